@@ -1,0 +1,1 @@
+"""The whole platform in one process."""

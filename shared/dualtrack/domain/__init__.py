@@ -1,0 +1,1 @@
+"""Types, rules and limits; no IO (design: the domain does no IO)."""

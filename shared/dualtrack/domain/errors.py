@@ -1,0 +1,201 @@
+"""Every error the platform raises on purpose: a stable code, whether trying again may help, and a message that says
+what to do.
+
+Two families must never be mixed up. *Our machinery failed* (`InfrastructureError` and below) is retried and never shown
+to the model. *The command failed* is not an exception at all: it is an observation (see `dualtrack.tools`).
+HTTP statuses are mapped in one place, `router.errors`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from dualtrack.domain.usage import Usage
+
+
+class DualtrackError(Exception):
+    """Base of all errors of this package.
+
+    Picklable: every subclass is built from `message` and `param` alone.
+
+    Attributes:
+        code: stable, machine-readable; part of the API.
+        retryable: the same call may succeed later without anybody changing anything.
+        message: one sentence for a person, saying what to do.
+        param: the field that is at fault, as the caller named it (`limits.steps`), or None.
+    """
+
+    code: ClassVar[str] = "internal_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, self.param))
+
+
+def _rebuild(cls: type[DualtrackError], message: str, param: str | None) -> DualtrackError:
+    return cls(message, param=param)
+
+
+# --- the caller's mistakes -------------------------------------------------------------------------------------------
+
+
+class InvalidRequest(DualtrackError):
+    """The request can't be accepted as it is; `param` names the field."""
+
+    code = "invalid_request"
+
+
+class InvalidJSON(InvalidRequest):
+    code = "invalid_json"
+
+
+class UnknownModel(InvalidRequest):
+    """No track and no configured model has that name."""
+
+    code = "model_not_found"
+
+
+class UnknownTool(InvalidRequest):
+    code = "tool_not_found"
+
+
+class InvalidPath(InvalidRequest):
+    """A path or file name that would leave the workspace, or that no workspace can hold."""
+
+    code = "invalid_path"
+
+
+class TooLarge(InvalidRequest):
+    code = "request_too_large"
+
+
+class Unauthenticated(DualtrackError):
+    code = "invalid_api_key"
+
+
+class NotFound(DualtrackError):
+    """It does not exist, or belongs to somebody else: the two are not told apart."""
+
+    code = "not_found"
+
+
+class Conflict(DualtrackError):
+    """The resource's state does not allow it."""
+
+    code = "conflict"
+
+
+class IdempotencyMismatch(Conflict):
+    """The idempotency key was used before, with another body."""
+
+    code = "idempotency_key_reused"
+
+
+# --- the model ------------------------------------------------------------------------------------------------------
+
+
+class ModelError(DualtrackError):
+    """The model's provider, not our machinery, did not give an answer that can be used."""
+
+    code = "model_error"
+
+
+class ModelRateLimited(ModelError):
+    code = "model_rate_limited"
+    retryable = True
+
+
+class ModelTimeout(ModelError):
+    code = "model_timeout"
+    retryable = True
+
+
+class ModelUnavailable(ModelError):
+    code = "model_unavailable"
+    retryable = True
+
+
+class ModelRefusedRequest(ModelError):
+    """The provider calls the request itself wrong (bad parameters, bad key)."""
+
+    code = "model_request_refused"
+
+
+class ContextTooLong(ModelError):
+    code = "context_length_exceeded"
+
+
+class MalformedAction(ModelError):
+    """The model answered with something that is no action; the agent is told and may try again.
+
+    Attributes:
+        raw: what the model said (at most some thousand characters).
+        model: the configured model that said it.
+        usage: what it cost all the same.
+    """
+
+    code = "malformed_action"
+
+    def __init__(self, message: str, *, param: str | None = None, raw: str = "", model: str = "", usage: Usage | None = None) -> None:
+        super().__init__(message, param=param)
+        self.raw = raw
+        self.model = model
+        self.usage = usage or Usage()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild_malformed, (self.message, self.param, self.raw, self.model, self.usage))
+
+
+def _rebuild_malformed(message: str, param: str | None, raw: str, model: str, usage: Usage) -> MalformedAction:
+    return MalformedAction(message, param=param, raw=raw, model=model, usage=usage)
+
+
+# --- our machinery --------------------------------------------------------------------------------------------------
+
+
+class InfrastructureError(DualtrackError):
+    """Something of ours failed: retried with backoff, never shown to the model as output."""
+
+    code = "infrastructure_error"
+    retryable = True
+
+
+class DatabaseUnavailable(InfrastructureError):
+    code = "database_unavailable"
+
+
+class BrokerUnavailable(InfrastructureError):
+    code = "broker_unavailable"
+
+
+class StorageUnavailable(InfrastructureError):
+    code = "storage_unavailable"
+
+
+class SandboxFailed(InfrastructureError):
+    """The sandbox could not be started or lost its link; says nothing about the command."""
+
+    code = "sandbox_failed"
+
+
+class SandboxUnavailable(DualtrackError):
+    """No sandbox of the configured kind can work on this machine; the message says why and what to do."""
+
+    code = "sandbox_unavailable"
+
+
+class StaleAttempt(DualtrackError):
+    """A newer attempt has taken this work over: drop the result, it must not be written."""
+
+    code = "stale_attempt"
+
+
+class ObjectMissing(DualtrackError):
+    """No object under that key."""
+
+    code = "object_not_found"

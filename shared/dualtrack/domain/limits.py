@@ -1,0 +1,80 @@
+"""Every limit of the platform, in one place (design rule 7).
+
+`PlatformLimits` is set by the operator (environment `DUALTRACK_LIMITS__…`), `JobLimits` by whoever submits a job, within
+the platform's ceiling. Sizes are bytes, times seconds, money US dollars unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class JobLimits(_Frozen):
+    """What one job may use. Reaching a limit ends the job with a reason that names the limit."""
+
+    steps: int = Field(50, ge=1, le=10_000, description="Decisions of the planner.")
+    tokens: int = Field(2_000_000, ge=1, le=1_000_000_000, description="Input and output tokens of all model calls together.")
+    cost_usd: Decimal = Field(Decimal(10), ge=0, le=100_000, description="Price of all model calls together, US dollars.")
+    wall_time_s: int = Field(3600, ge=1, le=30 * 24 * 3600, description="Seconds from acceptance to the end.")
+
+
+class SandboxLimits(_Frozen):
+    """What one command in the sandbox may use. All are enforced; which one ended a command is reported by name."""
+
+    wall_time_s: Seconds = Field(120.0, le=24 * 3600, description="Wall-clock seconds.")
+    cpu_time_s: Positive = Field(120, le=24 * 3600, description="CPU seconds of each process.")
+    memory_bytes: Positive = Field(1 * GIB, description="Memory of the whole command (cgroup) or address space of each process.")
+    processes: Positive = Field(128, description="Processes and threads at once.")
+    output_bytes: Positive = Field(1 * MIB, description="Bytes kept of stdout and of stderr each; the rest is counted and dropped.")
+    file_bytes: Positive = Field(256 * MIB, description="Largest single file a process may write.")
+    open_files: Positive = Field(512, description="Open file descriptors of each process.")
+
+
+class PlatformLimits(_Frozen):
+    """The operator's ceilings."""
+
+    request_bytes: Positive = Field(8 * MIB, description="Largest JSON body of a request.")
+    upload_bytes: Positive = Field(512 * MIB, description="Largest uploaded file.")
+    instructions_chars: Positive = Field(100_000, description="Longest instructions of a job.")
+    job_inputs: Positive = Field(100, description="Input files of a job.")
+    job_checks: Positive = Field(20, description="Check commands of a job.")
+    metadata_entries: Positive = Field(16, description="Entries of a job's metadata (as in OpenAI's API).")
+    page_size: Positive = Field(100, description="Most rows on a page of a list.")
+    event_page_size: Positive = Field(1000, description="Most events on a page.")
+    calls_per_step: Positive = Field(16, description="Tool calls taken from one decision.")
+    arguments_bytes: Positive = Field(256 * KIB, description="Arguments of one tool call, as JSON.")
+    observation_chars: Positive = Field(4000, description="Characters of an observation kept in context; all of it is kept as an object.")
+    observation_bytes: Positive = Field(8 * MIB, description="Largest observation kept as an object.")
+    workspace_bytes: Positive = Field(1 * GIB, description="All files of a workspace together.")
+    workspace_files: Positive = Field(50_000, description="Files and directories of a workspace.")
+    artifact_bytes: Positive = Field(1 * GIB, description="Largest artifact.")
+    artifacts: Positive = Field(1000, description="Artifacts of a job.")
+    context_tokens: Positive = Field(
+        100_000, description="Context at which the oldest steps are summarised; a model's own window may be smaller."
+    )
+    malformed_actions: Positive = Field(3, description="Malformed model answers in a row before a job fails.")
+    same_failure: Positive = Field(3, description="Times the same call may fail the same way in a row before a job is stopped.")
+    attempts: Positive = Field(5, description="Attempts of a step or call after failures of our machinery.")
+    lease_s: Seconds = Field(15.0, description="A claim without a heartbeat for this long is free for another worker.")
+    heartbeat_s: Seconds = Field(2.0, description="Seconds between heartbeats; also how fast a running call hears of a cancel.")
+    ring_s: Seconds = Field(5.0, description="Seconds after which work that nobody claimed is rung again (doubling up to ten times this).")
+    backoff_s: Seconds = Field(1.0, description="First pause after a failure of our machinery; doubles, with jitter.")
+    backoff_max_s: Seconds = Field(60.0, description="Longest such pause.")
+    stream_poll_s: Seconds = Field(0.2, description="Seconds between two looks for new events while somebody watches a stream.")
+    stream_keepalive_s: Seconds = Field(15.0, description="Seconds of silence after which a stream carries a comment line.")
+    presign_s: Positive = Field(900, description="Life of a presigned download address.")
+    sandbox: SandboxLimits = SandboxLimits()

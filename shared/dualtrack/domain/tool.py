@@ -1,0 +1,51 @@
+"""Tools as the model and the engine see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Effect(StrEnum):
+    """What running a call twice would do (design rule 4)."""
+
+    PURE = "pure"
+    """Changes nothing: may run beside others and again."""
+    WORKSPACE = "workspace"
+    """Changes the workspace only: runs alone, and again from the snapshot before it."""
+    EXTERNAL = "external"
+    """Changes the world: never silently twice."""
+    CONTROL = "control"
+    """Changes the job itself (`update_plan`, `finish`): carried out by the planner as it records the decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool on offer: what the model is told, and what the engine must know."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON Schema (an object) of the arguments."""
+    effect: Effect
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedCall:
+    """A tool call as the model asked for it; arguments not yet checked against the tool's schema."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    provider_id: str | None = None
+    """The id the model's own format gave the call, where it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What came back from a call: this, and nothing else of it, is shown to the model."""
+
+    ok: bool
+    """False when the command failed: exit status, limit, wrong arguments."""
+    text: str

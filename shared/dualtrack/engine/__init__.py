@@ -1,0 +1,1 @@
+"""The deep track: plan, execute, record; the scheduler."""

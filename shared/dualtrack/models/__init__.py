@@ -1,0 +1,1 @@
+"""Models: the gateway over LiteLLM, tracks, prices, actions, the local model."""

@@ -1,0 +1,100 @@
+"""The model gateway as the engine and the router see it. Adapters: `models.gateway` (LiteLLM), `testing.scripted_model`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dualtrack.domain.tool import ProposedCall, ToolSpec
+from dualtrack.domain.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class PastCall:
+    """A call of an earlier step with what came back, as kept in context."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    ok: bool
+    observation: str
+
+
+@dataclass(frozen=True, slots=True)
+class PastStep:
+    """One earlier step: what the model said and did, and what came back."""
+
+    thought: str
+    calls: tuple[PastCall, ...]
+    note: str = ""
+    """What the platform said after it (a malformed action, failed checks); shown after the observations."""
+    reflection: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRequest:
+    """The context of one decision. Everything up to `steps` is append-only from one decision to the next, so that prefix caches hit."""
+
+    model: str
+    """A track (`deep`) or a configured model."""
+    system: str
+    """The agent's standing orders, without the tools."""
+    task: str
+    """Instructions, input files, checks: fixed for the job."""
+    tools: Sequence[ToolSpec]
+    steps: Sequence[PastStep]
+    reflect: bool = False
+    """Ask first for a reflection: what went wrong in the last step, what changes."""
+    timeout_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the model decided: calls to make (at least one; `finish` is a call too)."""
+
+    thought: str
+    reflection: str
+    calls: tuple[ProposedCall, ...]
+    model: str
+    """The configured model that answered (a fallback may have)."""
+    usage: Usage
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model on offer, for `GET /v1/models`."""
+
+    id: str
+    track: bool
+    """True for a track name, which stands for an ordered list of models."""
+    targets: tuple[str, ...]
+    """The configured models behind a track, in order of preference; for a model, itself."""
+
+
+class ModelGateway(Protocol):
+    """Tracks and models, with fallbacks, timeouts, retries and prices.
+
+    Raises `UnknownModel`, or one of the `ModelError` family when no model of the track gave an answer.
+    """
+
+    def models(self) -> Sequence[ModelInfo]:
+        """All tracks, then all models."""
+        ...
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        """One decision of the planner (blocking).
+
+        Raises:
+            MalformedAction: the model answered, but with no action that can be read; carries what was wrong, and
+                `usage` has been spent: the error's attributes `usage`, `model`, `raw` tell.
+        """
+        ...
+
+    async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """OpenAI's `chat.completion` for a request body of the same API; `model` is a track or a model."""
+        ...
+
+    def chat_stream(self, body: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """OpenAI's `chat.completion.chunk`s for such a body; usage in the last one where `stream_options.include_usage` asks."""
+        ...

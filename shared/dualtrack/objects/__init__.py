@@ -1,0 +1,1 @@
+"""Objects: the store port and its adapters, content-addressed blobs, workspaces."""

@@ -1,0 +1,1 @@
+"""RabbitMQ: topology, messages, Celery."""

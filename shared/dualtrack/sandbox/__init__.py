@@ -1,0 +1,1 @@
+"""Sandboxes: the port, its drivers, limits."""

@@ -1,0 +1,194 @@
+"""All settings, typed and closed. Environment variables `DUALTRACK_<SECTION>__<FIELD>` win over the YAML file that
+`DUALTRACK_CONFIG` names; `docs/settings.md` lists them.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
+
+from dualtrack.domain.limits import PlatformLimits
+
+ENV_PREFIX = "DUALTRACK_"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DatabaseSettings(_Section):
+    """PostgreSQL."""
+
+    url: SecretStr = Field(
+        SecretStr("postgresql+psycopg://dualtrack:dualtrack@127.0.0.1:5432/dualtrack"),
+        description="SQLAlchemy address, driver psycopg: postgresql+psycopg://user:password@host:port/name",
+    )
+    pool_size: int = Field(10, ge=1, le=500, description="Connections a process keeps open.")
+    pool_overflow: int = Field(20, ge=0, le=500, description="Further connections under load.")
+    statement_timeout_s: float = Field(30, gt=0, description="A statement longer than this is cancelled.")
+
+
+class BrokerSettings(_Section):
+    """RabbitMQ."""
+
+    url: SecretStr = Field(SecretStr("amqp://guest:guest@127.0.0.1:5672//"), description="AMQP address of RabbitMQ.")
+    prefix: str = Field(
+        "dualtrack",
+        pattern=r"^[a-z0-9._-]{1,40}$",
+        description="Prefix of every exchange and queue, so that two stacks can share a broker.",
+    )
+
+
+class S3Settings(_Section):
+    """Any S3 server: AWS, MinIO, SeaweedFS, Ceph."""
+
+    driver: Literal["s3"] = "s3"
+    endpoint_url: str | None = Field(None, description="Address of the S3 server; empty for AWS.")
+    public_endpoint_url: str | None = Field(None, description="Address that clients reach it by, for presigned downloads; empty: the same.")
+    region: str = Field("us-east-1", description="Region name.")
+    bucket: str = Field("dualtrack", min_length=3, max_length=63, description="Bucket, created if missing.")
+    access_key_id: SecretStr | None = Field(None, description="Access key; empty: boto3's own chain (role, profile, environment).")
+    secret_access_key: SecretStr | None = Field(None, description="Secret key.")
+
+
+class FolderSettings(_Section):
+    """A folder on this machine."""
+
+    driver: Literal["folder"] = "folder"
+    path: Path = Field(Path(".dualtrack/objects"), description="Where objects lie.")
+
+
+class SandboxSettings(_Section):
+    """Where model-written code runs."""
+
+    driver: Literal["auto", "bubblewrap", "docker"] = Field(
+        "auto", description="auto: bubblewrap on Linux, docker elsewhere. Never falls back to a weaker one by itself."
+    )
+    docker_image: str = Field("python:3.13-slim-bookworm", description="Image for the docker driver.")
+    workspaces: Path = Field(Path("/var/tmp/dualtrack-workspaces"), description="Scratch directory for workspaces, on a local disk.")
+    uid: int = Field(65534, ge=1, description="Unprivileged user that sandboxes run as when the executor runs as root.")
+
+
+class ModelSettings(_Section):
+    """One model: where it is and how to speak to it."""
+
+    litellm_model: str = Field(
+        description="LiteLLM's name, provider first: openai/gpt-5, anthropic/claude-…, ollama_chat/qwen3, openai/NAME with api_base."
+    )
+    api_base: str | None = Field(None, description="Address for self-hosted servers (vLLM, Ollama, llama.cpp): http://host:port/v1")
+    api_key_env: str | None = Field(
+        None, description="Name of the environment variable that holds the key. The key itself is never in a file."
+    )
+    action_format: Literal["native", "json"] = Field(
+        "native", description="native tool calling, or a JSON-schema-constrained action for models without it."
+    )
+    context_tokens: int = Field(128_000, ge=1024, description="The model's context window.")
+    max_output_tokens: int = Field(4096, ge=16, description="Most tokens of one answer.")
+    temperature: float | None = Field(None, ge=0, le=2, description="Sampling temperature for decisions; empty: the provider's default.")
+    timeout_s: float = Field(300, gt=0, description="Seconds for one answer.")
+    retries: int = Field(2, ge=0, le=10, description="Further tries of the same model after a passing failure.")
+    input_usd_per_million: Decimal | None = Field(
+        None, ge=0, description="Price of a million input tokens; empty: LiteLLM's price list, 0 where it has none."
+    )
+    output_usd_per_million: Decimal | None = Field(None, ge=0, description="Price of a million output tokens.")
+
+
+class LocalModelSettings(_Section):
+    """The keyless default model."""
+
+    source: str = Field(
+        "qwen2.5-coder-1.5b",
+        description="A catalogue name (qwen2.5-coder-1.5b, qwen2.5-coder-0.5b), a path to a GGUF file, or hf:owner/repo/file.gguf.",
+    )
+    cache: Path | None = Field(
+        None, description="Folder for weights; empty: the user's cache folder (XDG_CACHE_HOME or ~/.cache)/dualtrack/models."
+    )
+    context_tokens: int = Field(16_384, ge=2048, description="Context window of each slot.")
+    slots: int = Field(2, ge=1, le=64, description="Requests served at once.")
+    threads: int | None = Field(None, ge=1, description="CPU threads; empty: one per core.")
+
+
+class ModelsSettings(_Section):
+    """Tracks and models. Empty: found from provider keys in the environment, else the local model."""
+
+    models: dict[str, ModelSettings] = Field(default_factory=dict, description="Configured models by name.")
+    tracks: dict[str, list[str]] = Field(
+        default_factory=dict, description="Track name to models, in order of preference. `fast` and `deep` must exist."
+    )
+    local: LocalModelSettings = LocalModelSettings()
+
+
+class TelemetrySettings(_Section):
+    """OpenTelemetry."""
+
+    otlp_endpoint: str | None = Field(
+        None, description="OTLP/HTTP address of a collector, such as http://collector:4318; empty: spans are not exported."
+    )
+    capture_content: bool = Field(False, description="Put prompts, answers and tool arguments on spans (off: they may hold personal data).")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_format: Literal["json", "console"] = Field("json", description="json for machines, console for a person at a terminal.")
+
+
+class RouterSettings(_Section):
+    """The HTTP server."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
+    public_url: str | None = Field(
+        None, description="Address that clients reach the API by, for links in answers; empty: as the request came in."
+    )
+
+
+class WorkerSettings(_Section):
+    """Planner and executor."""
+
+    planner_threads: int = Field(
+        16, ge=1, le=1024, description="Decisions at once in one planner process (they mostly wait for the model)."
+    )
+    executor_threads: int = Field(4, ge=1, le=1024, description="Tool calls at once in one executor process.")
+    scheduler_tick_s: float = Field(1.0, gt=0, le=60, description="Seconds between two looks of the scheduler.")
+    health_file: Path | None = Field(
+        None, description="A worker touches this file while its broker consumer and database answer; for container health checks."
+    )
+
+
+class Settings(BaseSettings):
+    """The one settings model; build it once, in `bootstrap`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid", nested_model_default_partial_update=True
+    )
+
+    config: Path | None = Field(None, description="YAML file with the same structure as these settings.")
+    database: DatabaseSettings = DatabaseSettings()
+    broker: BrokerSettings = BrokerSettings()
+    objects: Annotated[S3Settings | FolderSettings, Field(discriminator="driver")] = FolderSettings()
+    sandbox: SandboxSettings = SandboxSettings()
+    models: ModelsSettings = ModelsSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    router: RouterSettings = RouterSettings()
+    workers: WorkerSettings = WorkerSettings()
+    limits: PlatformLimits = PlatformLimits()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, then the environment, then the YAML file."""
+        del dotenv_settings, file_secret_settings
+        import os
+
+        sources: list[PydanticBaseSettingsSource] = [init_settings, env_settings]
+        path = os.environ.get(f"{ENV_PREFIX}CONFIG")
+        if path:
+            sources.append(YamlConfigSettingsSource(settings_cls, yaml_file=path))
+        return tuple(sources)

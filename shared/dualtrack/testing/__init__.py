@@ -1,0 +1,1 @@
+"""Fakes, scripted model, contract suites, fault points, real servers for tests."""
