@@ -69,7 +69,10 @@ class SandboxSettings(_Section):
         "auto", description="auto: bubblewrap on Linux, docker elsewhere. Never falls back to a weaker one by itself."
     )
     docker_image: str = Field("python:3.13-slim-bookworm", description="Image for the docker driver.")
-    workspaces: Path = Field(Path("/var/tmp/dualtrack-workspaces"), description="Scratch directory for workspaces, on a local disk.")
+    workspaces: Path = Field(
+        Path("/var/tmp/dualtrack-workspaces"),  # noqa: S108 - survives a reboot, on a real disk; each directory in it is made private
+        description="Scratch directory for workspaces, on a local disk.",
+    )
     uid: int = Field(65534, ge=1, description="Unprivileged user that sandboxes run as when the executor runs as root.")
 
 
@@ -128,7 +131,9 @@ class TelemetrySettings(_Section):
     otlp_endpoint: str | None = Field(
         None, description="OTLP/HTTP address of a collector, such as http://collector:4318; empty: spans are not exported."
     )
-    capture_content: bool = Field(False, description="Put prompts, answers and tool arguments on spans (off: they may hold personal data).")
+    capture_content: bool = Field(
+        default=False, description="Put prompts, answers and tool arguments on spans (off: they may hold personal data)."
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "console"] = Field("json", description="json for machines, console for a person at a terminal.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from dualtrack.domain.errors import InvalidPath
@@ -9,6 +10,7 @@ from dualtrack.domain.errors import InvalidPath
 MAX_PATH_BYTES: Final = 1024
 MAX_NAME_BYTES: Final = 255  # NAME_MAX of every common file system
 _WORKSPACE_PREFIX: Final = "/workspace"
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def workspace_path(text: str, *, param: str = "path") -> str:
@@ -19,7 +21,7 @@ def workspace_path(text: str, *, param: str = "path") -> str:
     Raises:
         InvalidPath: for `..`, other absolute paths, control characters, or names longer than a file system holds.
     """
-    if "\x00" in text or any(ord(c) < 32 or ord(c) == 127 for c in text):
+    if _CONTROL.search(text):
         raise InvalidPath("A path must not hold control characters.", param=param)
     if not text.strip():
         raise InvalidPath("A path must not be empty.", param=param)

@@ -1,0 +1,44 @@
+"""The append-only log. Appending takes the job's row lock, so numbers are gapless and everything a job does is in one order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import insert, select, update
+
+from dualtrack.db.engine import Transaction
+from dualtrack.db.tables import events, jobs
+from dualtrack.domain.errors import NotFound
+from dualtrack.domain.events import Event, EventType, NewEvent
+
+
+def append(tx: Transaction, job_id: str, *new: NewEvent) -> int:
+    """Append in order, in the same transaction as the state change they tell of; the last number written.
+
+    Raises:
+        NotFound: there is no such job.
+    """
+    last = tx.connection.execute(
+        update(jobs).where(jobs.c.id == job_id).values(last_seq=jobs.c.last_seq + len(new)).returning(jobs.c.last_seq)
+    ).scalar()
+    if last is None:
+        raise NotFound(f"There is no job {job_id}.")
+    first = last - len(new) + 1
+    if new:
+        tx.connection.execute(
+            insert(events),
+            [{"job_id": job_id, "seq": first + n, "type": event.type.value, "data": event.data} for n, event in enumerate(new)],
+        )
+    return int(last)
+
+
+def page(tx: Transaction, job_id: str, *, after: int, limit: int) -> list[Event]:
+    """Events with a number above `after`, in order, at most `limit`."""
+    rows = tx.connection.execute(select(events).where(events.c.job_id == job_id, events.c.seq > after).order_by(events.c.seq).limit(limit))
+    return [Event(row.job_id, row.seq, EventType(row.type), row.data, row.at) for row in rows]
+
+
+def heads(tx: Transaction, job_ids: Sequence[str]) -> dict[str, tuple[int, bool]]:
+    """For each job that exists: its last number, and whether it has ended."""
+    rows = tx.connection.execute(select(jobs.c.id, jobs.c.last_seq, jobs.c.finished_at).where(jobs.c.id.in_(job_ids)))
+    return {row.id: (row.last_seq, row.finished_at is not None) for row in rows}

@@ -1,0 +1,101 @@
+"""From rows to domain values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Row
+
+from dualtrack.domain.job import Job, JobSpec
+from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
+from dualtrack.domain.step import Artifact, Call, Step, StoredFile
+from dualtrack.domain.tool import Effect
+from dualtrack.domain.usage import Usage
+
+AnyRow = Row[Any]
+
+
+def usage_of(row: AnyRow) -> Usage:
+    """The usage columns that jobs and steps share."""
+    return Usage(row.input_tokens, row.output_tokens, row.cached_tokens, row.cost_usd)
+
+
+def job_of(row: AnyRow) -> Job:
+    """A row of `jobs`."""
+    return Job(
+        id=row.id,
+        tenant_id=row.tenant_id,
+        spec=JobSpec.model_validate(row.spec),
+        status=JobStatus(row.status),
+        phase=Phase(row.phase),
+        reason=row.reason,
+        message=row.message,
+        answer=row.answer,
+        plan=tuple(row.plan),
+        step=row.step,
+        workspace=row.workspace,
+        last_seq=row.last_seq,
+        attempt=row.attempt,
+        tries=row.tries,
+        malformed=row.malformed,
+        compacted_through=row.compacted_through,
+        stopping=JobStatus(row.stopping) if row.stopping else None,
+        usage=usage_of(row),
+        traceparent=row.traceparent,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        deadline_at=row.deadline_at,
+    )
+
+
+def call_of(row: AnyRow) -> Call:
+    """A row of `calls`."""
+    return Call(
+        id=row.id,
+        job_id=row.job_id,
+        tenant_id=row.tenant_id,
+        step=row.step,
+        position=row.position,
+        wave=row.wave,
+        tool=row.tool,
+        effect=Effect(row.effect),
+        arguments=row.arguments,
+        status=CallStatus(row.status),
+        ok=row.ok,
+        preview=row.preview,
+        observation_key=row.observation_key,
+        details=row.details,
+        attempt=row.attempt,
+        tries=row.tries,
+        traceparent=row.traceparent,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+    )
+
+
+def step_of(row: AnyRow, calls: tuple[Call, ...]) -> Step:
+    """A row of `steps` with its calls in order."""
+    return Step(
+        job_id=row.job_id,
+        number=row.number,
+        thought=row.thought,
+        reflection=row.reflection,
+        note=row.note,
+        model=row.model,
+        usage=usage_of(row),
+        latency_s=row.latency_s,
+        created_at=row.created_at,
+        calls=calls,
+    )
+
+
+def artifact_of(row: AnyRow) -> Artifact:
+    """A row of `artifacts`."""
+    return Artifact(**{name: getattr(row, name) for name in Artifact.__dataclass_fields__})
+
+
+def file_of(row: AnyRow) -> StoredFile:
+    """A row of `files`."""
+    return StoredFile(**{name: getattr(row, name) for name in StoredFile.__dataclass_fields__})

@@ -1,0 +1,145 @@
+"""Steps, their calls and artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import func, insert, select, update
+
+from dualtrack.db.claims import unclaimed
+from dualtrack.db.engine import Transaction
+from dualtrack.db.rows import artifact_of, call_of, step_of
+from dualtrack.db.tables import artifacts, calls, steps
+from dualtrack.domain.errors import NotFound, StaleAttempt
+from dualtrack.domain.lifecycle import CALL_TERMINAL, CallStatus
+from dualtrack.domain.step import Artifact, Call, Step
+from dualtrack.domain.usage import Usage
+
+
+def add(
+    tx: Transaction, *, job_id: str, number: int, thought: str, reflection: str, note: str, model: str, usage: Usage, latency_s: float
+) -> None:
+    """Write step `number`; its natural key makes a second writer fail."""
+    tx.connection.execute(
+        insert(steps).values(
+            job_id=job_id,
+            number=number,
+            thought=thought,
+            reflection=reflection,
+            note=note,
+            model=model,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
+            cost_usd=usage.cost_usd,
+            latency_s=latency_s,
+        )
+    )
+
+
+def set_note(tx: Transaction, job_id: str, number: int, note: str) -> None:
+    """What the platform tells the model after the step's observations."""
+    tx.connection.execute(update(steps).where(steps.c.job_id == job_id, steps.c.number == number).values(note=note))
+
+
+def add_calls(tx: Transaction, rows: list[Mapping[str, Any]]) -> None:
+    """Insert calls; each row has all columns that differ from the defaults."""
+    for row in rows:
+        tx.connection.execute(insert(calls).values(dict(row)))
+
+
+def page(tx: Transaction, job_id: str, *, after: int = 0, limit: int | None = None) -> list[Step]:
+    """Steps with a number above `after`, in order, with their calls."""
+    statement = select(steps).where(steps.c.job_id == job_id, steps.c.number > after).order_by(steps.c.number)
+    rows = tx.connection.execute(statement if limit is None else statement.limit(limit)).all()
+    if not rows:
+        return []
+    by_step: dict[int, list[Call]] = {}
+    found = (
+        select(calls)
+        .where(calls.c.job_id == job_id, calls.c.step.between(rows[0].number, rows[-1].number))
+        .order_by(calls.c.step, calls.c.position)
+    )
+    for row in tx.connection.execute(found):
+        by_step.setdefault(row.step, []).append(call_of(row))
+    return [step_of(row, tuple(by_step.get(row.number, ()))) for row in rows]
+
+
+def call(tx: Transaction, call_id: str, *, job_id: str | None = None) -> Call:
+    """A call; of one job where that is given. Raises `NotFound`."""
+    statement = select(calls).where(calls.c.id == call_id)
+    if job_id is not None:
+        statement = statement.where(calls.c.job_id == job_id)
+    row = tx.connection.execute(statement).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no call {call_id!r} in this job.", param="call_id")
+    return call_of(row)
+
+
+def settle(tx: Transaction, call_id: str, attempt: int, values: Mapping[str, Any]) -> None:
+    """Write a running call's outcome (or give it back), once.
+
+    Raises:
+        StaleAttempt: a newer attempt owns the call, or its outcome is written.
+    """
+    changes: dict[str, Any] = {"owner": None, "lease_until": None, **values}
+    if changes.get("status") in {status.value for status in CALL_TERMINAL}:
+        changes |= {"due_at": None, "finished_at": func.now()}
+    ours = (calls.c.id == call_id) & (calls.c.attempt == attempt) & (calls.c.status == CallStatus.RUNNING)
+    if tx.connection.execute(update(calls).where(ours).values(changes)).rowcount != 1:
+        raise StaleAttempt(f"call {call_id}: attempt {attempt} was taken over")
+
+
+def open_calls(tx: Transaction, job_id: str) -> list[Call]:
+    """Calls that have not ended, in order. Under the job's row lock this is the join's truth."""
+    statement = select(calls).where(calls.c.job_id == job_id, calls.c.status.in_([CallStatus.PENDING, CallStatus.RUNNING]))
+    return [call_of(row) for row in tx.connection.execute(statement.order_by(calls.c.step, calls.c.position))]
+
+
+def make_due(tx: Transaction, call_ids: Iterable[str], ring_s: float) -> None:
+    """Let calls be claimed, and rung again `ring_s` seconds from now should the ring be lost."""
+    tx.connection.execute(update(calls).where(calls.c.id.in_(list(call_ids))).values(due_at=func.now() + timedelta(seconds=ring_s)))
+
+
+def cancel_calls(tx: Transaction, call_ids: Iterable[str]) -> None:
+    """End calls that nobody living works on."""
+    statement = update(calls).where(calls.c.id.in_(list(call_ids)))
+    changes = {"status": CallStatus.CANCELLED.value, "owner": None, "lease_until": None, "due_at": None, "finished_at": func.now()}
+    tx.connection.execute(statement.values(changes))
+
+
+def running_alive(tx: Transaction, job_id: str) -> set[str]:
+    """Ids of the job's calls that a living executor works on."""
+    return set(
+        tx.connection.execute(
+            select(calls.c.id).where(calls.c.job_id == job_id, calls.c.status == CallStatus.RUNNING, ~unclaimed(calls))
+        ).scalars()
+    )
+
+
+def add_artifact(tx: Transaction, artifact: Mapping[str, Any]) -> None:
+    """Insert an artifact."""
+    tx.connection.execute(insert(artifacts).values(dict(artifact)))
+
+
+def artifact_page(tx: Transaction, job_id: str, *, limit: int, after: str | None = None) -> list[Artifact]:
+    """A job's artifacts, oldest first, those after the artifact `after`."""
+    statement = select(artifacts).where(artifacts.c.job_id == job_id)
+    if after is not None:
+        statement = statement.where(artifacts.c.id > after)
+    return [artifact_of(row) for row in tx.connection.execute(statement.order_by(artifacts.c.id).limit(limit))]
+
+
+def artifact(tx: Transaction, artifact_id: str, *, tenant_id: str) -> Artifact:
+    """One artifact of a tenant. Raises `NotFound`."""
+    row = tx.connection.execute(select(artifacts).where(artifacts.c.id == artifact_id, artifacts.c.tenant_id == tenant_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no artifact {artifact_id!r}.", param="artifact_id")
+    return artifact_of(row)
+
+
+def artifact_count(tx: Transaction, job_id: str) -> int:
+    """How many artifacts a job has."""
+    return int(tx.connection.execute(select(func.count()).select_from(artifacts).where(artifacts.c.job_id == job_id)).scalar_one())

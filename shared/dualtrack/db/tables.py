@@ -1,0 +1,240 @@
+"""The tables. The database enforces what the code promises: checks, foreign keys, natural keys, partial indexes; the
+lifecycle trigger lives in the migrations.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Numeric,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from dualtrack.domain.lifecycle import CALL_TERMINAL, TERMINAL, CallStatus, JobStatus, Phase
+from dualtrack.domain.tool import Effect
+
+metadata: Final = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _in(column: str, values: object) -> str:
+    listed = ", ".join(f"'{value}'" for value in values)  # type: ignore[attr-defined] # enums and frozensets of str
+    return f"{column} IN ({listed})"
+
+
+_TIME: Final = DateTime(timezone=True)
+_EMPTY_LIST: Final = text("'[]'::jsonb")
+_EMPTY_OBJECT: Final = text("'{}'::jsonb")
+
+
+def _created() -> Column[object]:
+    return Column("created_at", _TIME, nullable=False, server_default=func.now())
+
+
+def _claim_columns() -> list[Column[object]]:
+    """What makes a row claimable: fencing token, lease, and when the scheduler has to ring."""
+    return [
+        Column("attempt", Integer, nullable=False, server_default="0"),
+        Column("tries", Integer, nullable=False, server_default="0"),
+        Column("owner", BigInteger),  # key of the owner's session lock, see db.presence
+        Column("lease_until", _TIME),
+        Column("due_at", _TIME),
+        Column("rings", Integer, nullable=False, server_default="0"),
+    ]
+
+
+tenants: Final = Table(
+    "tenants",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    _created(),
+)
+
+api_keys: Final = Table(
+    "api_keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, ForeignKey("tenants.id"), nullable=False, index=True),
+    Column("name", Text, nullable=False),
+    Column("prefix", Text, nullable=False),
+    Column("sha256", Text, nullable=False, unique=True),
+    _created(),
+    Column("revoked_at", _TIME),
+)
+
+files: Final = Table(
+    "files",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, ForeignKey("tenants.id"), nullable=False),
+    Column("filename", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("blob_key", Text, nullable=False),
+    Column("content_type", Text, nullable=False),
+    _created(),
+    Index("ix_files_tenant_page", "tenant_id", "id"),
+)
+
+jobs: Final = Table(
+    "jobs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, ForeignKey("tenants.id"), nullable=False),
+    Column("spec", JSONB, nullable=False),
+    Column("metadata", JSONB, nullable=False, server_default=_EMPTY_OBJECT),
+    Column("agent_name", Text, nullable=False),
+    Column("priority", SmallInteger, nullable=False, server_default="0"),
+    Column("status", Text, nullable=False),
+    Column("phase", Text, nullable=False),
+    Column("reason", Text),
+    Column("message", Text),
+    Column("answer", Text),
+    Column("plan", JSONB, nullable=False, server_default=_EMPTY_LIST),
+    Column("step", Integer, nullable=False, server_default="0"),
+    Column("workspace", Text),
+    Column("last_seq", BigInteger, nullable=False, server_default="0"),
+    Column("malformed", Integer, nullable=False, server_default="0"),
+    Column("compacted_through", Integer, nullable=False, server_default="0"),
+    Column("stopping", Text),
+    Column("input_tokens", BigInteger, nullable=False, server_default="0"),
+    Column("output_tokens", BigInteger, nullable=False, server_default="0"),
+    Column("cached_tokens", BigInteger, nullable=False, server_default="0"),
+    Column("cost_usd", Numeric(18, 9), nullable=False, server_default="0"),
+    Column("traceparent", Text, nullable=False, server_default=""),
+    *_claim_columns(),
+    _created(),
+    Column("started_at", _TIME),
+    Column("finished_at", _TIME),
+    Column("deadline_at", _TIME, nullable=False),
+    CheckConstraint(_in("status", JobStatus), name="status"),
+    CheckConstraint(_in("phase", Phase), name="phase"),
+    CheckConstraint(f"({_in('status', sorted(TERMINAL))}) = (finished_at IS NOT NULL)", name="finished"),
+    CheckConstraint("finished_at IS NULL OR (phase = 'none' AND owner IS NULL AND due_at IS NULL)", name="at_rest"),
+    CheckConstraint("(owner IS NULL) = (lease_until IS NULL)", name="lease"),
+    CheckConstraint("stopping IS NULL OR stopping IN ('cancelled', 'expired')", name="stopping"),
+    Index("ix_jobs_tenant_page", "tenant_id", "id"),
+    Index("ix_jobs_metadata", "metadata", postgresql_using="gin", postgresql_ops={"metadata": "jsonb_path_ops"}),
+    Index("ix_jobs_due", "due_at", postgresql_where=text("due_at IS NOT NULL")),
+    Index("ix_jobs_deadline", "deadline_at", postgresql_where=text("finished_at IS NULL")),
+    Index("ix_jobs_owner", "owner", postgresql_where=text("owner IS NOT NULL")),
+)
+
+steps: Final = Table(
+    "steps",
+    metadata,
+    Column("job_id", Text, ForeignKey("jobs.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("thought", Text, nullable=False),
+    Column("reflection", Text, nullable=False, server_default=""),
+    Column("note", Text, nullable=False, server_default=""),
+    Column("model", Text, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False, server_default="0"),
+    Column("output_tokens", BigInteger, nullable=False, server_default="0"),
+    Column("cached_tokens", BigInteger, nullable=False, server_default="0"),
+    Column("cost_usd", Numeric(18, 9), nullable=False, server_default="0"),
+    Column("latency_s", Float, nullable=False, server_default="0"),
+    _created(),
+    PrimaryKeyConstraint("job_id", "number"),
+)
+
+calls: Final = Table(
+    "calls",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("job_id", Text, ForeignKey("jobs.id"), nullable=False),
+    Column("tenant_id", Text, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("position", SmallInteger, nullable=False),
+    Column("wave", SmallInteger, nullable=False, server_default="0"),
+    Column("tool", Text, nullable=False),
+    Column("effect", Text, nullable=False),
+    Column("arguments", JSONB, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("ok", Boolean),
+    Column("preview", Text, nullable=False, server_default=""),
+    Column("observation_key", Text),
+    Column("details", JSONB, nullable=False, server_default=_EMPTY_OBJECT),
+    Column("traceparent", Text, nullable=False, server_default=""),
+    *_claim_columns(),
+    _created(),
+    Column("started_at", _TIME),
+    Column("finished_at", _TIME),
+    UniqueConstraint("job_id", "step", "position"),
+    CheckConstraint(_in("status", CallStatus), name="status"),
+    CheckConstraint(_in("effect", Effect), name="effect"),
+    CheckConstraint(f"({_in('status', sorted(CALL_TERMINAL))}) = (finished_at IS NOT NULL)", name="finished"),
+    CheckConstraint("finished_at IS NULL OR (owner IS NULL AND due_at IS NULL)", name="at_rest"),
+    CheckConstraint("(owner IS NULL) = (lease_until IS NULL)", name="lease"),
+    CheckConstraint("(status = 'running') = (owner IS NOT NULL)", name="running"),
+    Index("ix_calls_due", "due_at", postgresql_where=text("due_at IS NOT NULL")),
+    Index("ix_calls_owner", "owner", postgresql_where=text("owner IS NOT NULL")),
+)
+
+events: Final = Table(
+    "events",
+    metadata,
+    Column("job_id", Text, ForeignKey("jobs.id"), nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("data", JSONB, nullable=False),
+    Column("at", _TIME, nullable=False, server_default=func.clock_timestamp()),
+    PrimaryKeyConstraint("job_id", "seq"),
+    CheckConstraint("seq > 0", name="seq"),
+)
+
+artifacts: Final = Table(
+    "artifacts",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("job_id", Text, ForeignKey("jobs.id"), nullable=False),
+    Column("tenant_id", Text, nullable=False),
+    Column("call_id", Text, ForeignKey("calls.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("description", Text, nullable=False, server_default=""),
+    Column("size", BigInteger, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("blob_key", Text, nullable=False),
+    Column("content_type", Text, nullable=False),
+    _created(),
+    UniqueConstraint("call_id", "name"),
+    Index("ix_artifacts_job_page", "job_id", "id"),
+)
+
+idempotency_keys: Final = Table(
+    "idempotency_keys",
+    metadata,
+    Column("tenant_id", Text, ForeignKey("tenants.id"), nullable=False),
+    Column("key", Text, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("resource_id", Text, nullable=False),
+    _created(),
+    PrimaryKeyConstraint("tenant_id", "key"),
+)

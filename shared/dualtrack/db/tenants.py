@@ -1,0 +1,56 @@
+"""Tenants and their API keys. A key is shown once; only its SHA-256 is kept (it has 256 random bits, so no slow hash is needed)."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import insert, select
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from dualtrack.db.engine import Transaction
+from dualtrack.db.tables import api_keys, tenants
+from dualtrack.domain.ids import new_id
+
+KEY_PREFIX: Final = "dt_"
+DEFAULT_TENANT: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who a request comes from."""
+
+    key_id: str
+    tenant_id: str
+
+
+def ensure_tenant(tx: Transaction, name: str = DEFAULT_TENANT) -> str:
+    """The id of the tenant of that name, created if missing."""
+    tx.connection.execute(upsert(tenants).values(id=new_id("ten"), name=name).on_conflict_do_nothing(index_elements=["name"]))
+    return str(tx.connection.execute(select(tenants.c.id).where(tenants.c.name == name)).scalar_one())
+
+
+def create_key(tx: Transaction, tenant_id: str, name: str) -> str:
+    """A new key in clear; it can't be shown again."""
+    key = KEY_PREFIX + secrets.token_urlsafe(32)
+    tx.connection.execute(insert(api_keys).values(id=new_id("key"), tenant_id=tenant_id, name=name, prefix=key[:9], sha256=_digest(key)))
+    return key
+
+
+def has_keys(tx: Transaction) -> bool:
+    """Whether any key was ever made."""
+    return tx.connection.execute(select(api_keys.c.id).limit(1)).first() is not None
+
+
+def caller(tx: Transaction, key: str) -> Caller | None:
+    """Whose key it is; None for an unknown or revoked one."""
+    row = tx.connection.execute(
+        select(api_keys.c.id, api_keys.c.tenant_id).where(api_keys.c.sha256 == _digest(key), api_keys.c.revoked_at.is_(None))
+    ).one_or_none()
+    return None if row is None else Caller(row.id, row.tenant_id)
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()

@@ -1,0 +1,74 @@
+"""Events: the append-only truth of a job. `seq` is gapless per job, from 1.
+
+Everything that shows a job (API, streams, spans, run page, audit, trajectories) is a projection of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+
+class EventType(StrEnum):
+    """What can happen in a job's life, with the fields of `data`."""
+
+    JOB_QUEUED = "job.queued"
+    """instructions, agent, inputs, checks, limits, metadata"""
+    JOB_STARTED = "job.started"
+    STEP_DECIDED = "step.decided"
+    """step, model, thought, reflection, calls[{id, tool, arguments}], usage, latency_s, attempt"""
+    STEP_MALFORMED = "step.malformed"
+    """step, model, error, raw, usage"""
+    STEP_RETRYING = "step.retrying"
+    """step, code, message, attempt, retry_in_s: our machinery or the provider failed; tried again"""
+    PLAN_UPDATED = "plan.updated"
+    """step, plan[{title, status}]"""
+    CONTEXT_COMPACTED = "context.compacted"
+    """through_step: observations up to it are shown shortened from now on"""
+    CALL_STARTED = "call.started"
+    """call_id, step, tool, attempt"""
+    CALL_FINISHED = "call.finished"
+    """call_id, step, tool, ok, observation, truncated, attempt, wall_s, workspace, details"""
+    CALL_RETRYING = "call.retrying"
+    """call_id, step, tool, code, message, attempt, retry_in_s"""
+    CALL_CANCELLED = "call.cancelled"
+    """call_id, step, tool"""
+    ARTIFACT_SAVED = "artifact.saved"
+    """artifact_id, call_id, name, size, sha256, content_type"""
+    CHECKS_STARTED = "checks.started"
+    """step, checks"""
+    CHECKS_FINISHED = "checks.finished"
+    """step, passed, failed[command]"""
+    JOB_STOPPING = "job.stopping"
+    """target: the end asked for; by"""
+    JOB_SUCCEEDED = "job.succeeded"
+    """answer, usage, steps"""
+    JOB_FAILED = "job.failed"
+    """reason, message, usage, steps"""
+    JOB_CANCELLED = "job.cancelled"
+    JOB_EXPIRED = "job.expired"
+
+
+END_EVENTS = frozenset({EventType.JOB_SUCCEEDED, EventType.JOB_FAILED, EventType.JOB_CANCELLED, EventType.JOB_EXPIRED})
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event about to be written."""
+
+    type: EventType
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event as written."""
+
+    job_id: str
+    seq: int
+    type: EventType
+    data: Mapping[str, Any]
+    at: datetime

@@ -1,0 +1,133 @@
+"""A job: what is asked for (`JobSpec`) and how it stands (`Job`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+from dualtrack.domain.errors import InvalidPath
+from dualtrack.domain.lifecycle import JobStatus, Phase
+from dualtrack.domain.limits import JobLimits
+from dualtrack.domain.paths import workspace_path
+from dualtrack.domain.usage import Usage
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$")]
+Command = Annotated[str, StringConstraints(min_length=1, max_length=4000)]
+
+DEFAULT_AGENT_TOOLS = (
+    "execute_python",
+    "shell",
+    "read_file",
+    "write_file",
+    "edit_file",
+    "list_files",
+    "search_files",
+    "read_artifact",
+    "save_artifact",
+    "update_plan",
+    "finish",
+)
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class AgentProfile(_Frozen):
+    """Who does the job: which model decides, which tools it may use."""
+
+    name: Name = "default"
+    model: Name = Field("deep", description="A track or a configured model.")
+    tools: tuple[Name, ...] = Field(
+        DEFAULT_AGENT_TOOLS, min_length=1, max_length=64, description="Tools on offer; `finish` is always one of them."
+    )
+    system_prompt: str | None = Field(None, max_length=50_000, description="Standing orders instead of the built-in ones.")
+
+    @model_validator(mode="after")
+    def _always_finish(self) -> AgentProfile:
+        if "finish" in self.tools:
+            return self
+        return self.model_copy(update={"tools": (*self.tools, "finish")})
+
+
+class JobInput(_Frozen):
+    """An uploaded file and where the workspace shows it."""
+
+    file_id: str = Field(max_length=64, description="Id of an uploaded file.")
+    path: str | None = Field(None, description="Path in the workspace; empty: the uploaded file's name.")
+
+    @field_validator("path")
+    @classmethod
+    def _inside(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            path = workspace_path(value)
+        except InvalidPath as error:
+            raise ValueError(error.message) from error
+        if path == ".":
+            raise ValueError("the path of an input file must name a file, not the workspace itself")
+        return path
+
+
+class JobSpec(_Frozen):
+    """What a client asks for."""
+
+    instructions: str = Field(min_length=1, description="What to do, in plain words.")
+    inputs: tuple[JobInput, ...] = Field((), description="Files put into the workspace before the first step.")
+    agent: AgentProfile = Field(AgentProfile(), description="Model, tools and standing orders.")
+    limits: JobLimits = Field(JobLimits(), description="What the job may use.")
+    checks: tuple[Command, ...] = Field((), description="Shell commands that must exit 0 in the workspace before the job may succeed.")
+    metadata: dict[Annotated[str, StringConstraints(min_length=1, max_length=64)], Annotated[str, StringConstraints(max_length=512)]] = (
+        Field(default_factory=dict, description="Up to 16 strings of your own, returned and filtered on.")
+    )
+    priority: int = Field(0, ge=0, le=9, description="Higher is taken up first where the broker supports it.")
+
+    @field_validator("instructions")
+    @classmethod
+    def _not_blank(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("instructions must not be blank")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as the database holds it. Times are aware, UTC."""
+
+    id: str
+    tenant_id: str
+    spec: JobSpec
+    status: JobStatus
+    phase: Phase
+    reason: str | None
+    """Why it ended as it did or waits: a stable code such as `limit_steps`; None while all is well."""
+    message: str | None
+    """The same for a person."""
+    answer: str | None
+    plan: tuple[Mapping[str, Any], ...]
+    step: int
+    """Decisions recorded."""
+    workspace: str | None
+    """Digest of the workspace snapshot; None: empty."""
+    last_seq: int
+    attempt: int
+    """Fencing token of the planner's claim."""
+    tries: int
+    """Claims since the last recorded progress."""
+    malformed: int
+    """Malformed actions in a row."""
+    compacted_through: int
+    """Steps up to this one are shown shortened in context."""
+    stopping: JobStatus | None
+    """The end that was asked for (`cancelled`, `expired`) while work was still going on."""
+    usage: Usage
+    traceparent: str
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    deadline_at: datetime

@@ -1,0 +1,92 @@
+"""A step and its calls, as recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from dualtrack.domain.lifecycle import CallStatus
+from dualtrack.domain.tool import Effect
+from dualtrack.domain.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call, unique by (job, step, position). Its outcome is written once."""
+
+    id: str
+    job_id: str
+    tenant_id: str
+    step: int
+    position: int
+    wave: int
+    """Calls of one wave run at once; a wave starts when the one before it is done."""
+    tool: str
+    effect: Effect
+    arguments: Mapping[str, Any]
+    status: CallStatus
+    ok: bool | None
+    """Whether the command succeeded; None until it ended."""
+    preview: str
+    """The observation as kept in context."""
+    observation_key: str | None
+    """Object that holds the whole observation, where the preview is not all of it."""
+    details: Mapping[str, Any]
+    attempt: int
+    tries: int
+    traceparent: str
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One decision of the planner."""
+
+    job_id: str
+    number: int
+    """From 1."""
+    thought: str
+    reflection: str
+    note: str
+    """What the platform told the model after it."""
+    model: str
+    usage: Usage
+    latency_s: float
+    created_at: datetime
+    calls: tuple[Call, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file the job kept."""
+
+    id: str
+    job_id: str
+    tenant_id: str
+    call_id: str
+    name: str
+    path: str
+    description: str
+    size: int
+    sha256: str
+    blob_key: str
+    content_type: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """An uploaded file."""
+
+    id: str
+    tenant_id: str
+    filename: str
+    size: int
+    sha256: str
+    blob_key: str
+    content_type: str
+    created_at: datetime
