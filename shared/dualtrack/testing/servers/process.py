@@ -1,0 +1,127 @@
+"""One server process: its log, its end, and waiting for it to answer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+
+LOG_TAIL_BYTES = 4000
+_POLL_S = 0.02
+
+
+class ServerFailed(RuntimeError):
+    """A test server can't be started or did not answer in time; the message says why, with the end of its log."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct TCP ports of 127.0.0.1 that are free now and stay below 55000, for servers that derive a second port by adding 10000."""
+    with contextlib.ExitStack() as stack:
+        ports: list[int] = []
+        while len(ports) < count:
+            probe = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+            if port < 55_000:
+                ports.append(port)
+        return ports
+
+
+class ServerProcess:
+    """A process in a session of its own, so that everything it starts can be ended with it."""
+
+    def __init__(
+        self, name: str, argv: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path, user: tuple[int, int] | None = None
+    ) -> None:
+        """Start it; `user` is the uid and gid to run as (only as root)."""
+        self.name = name
+        self.log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(env),
+                cwd=cwd,
+                start_new_session=True,
+                user=None if user is None else user[0],
+                group=None if user is None else user[1],
+                extra_groups=None if user is None else [],
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is also its process group and session."""
+        return self._process.pid
+
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def wait_until(self, answers: Callable[[], bool], *, timeout_s: float) -> None:
+        """Poll until `answers()`; raises `ServerFailed` when the process ends first or the time is up."""
+        deadline = time.monotonic() + timeout_s
+        while not answers():
+            if not self.running():
+                raise ServerFailed(f"{self.name} ended with status {self._process.returncode} while starting.\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{self.name} did not answer within {timeout_s:.0f} s.\n{self.log_tail()}")
+            time.sleep(_POLL_S)
+
+    def stop(self, ask: signal.Signals = signal.SIGTERM, *, grace_s: float = 20.0) -> None:
+        """Ask it to end, kill what is left after `grace_s`; all processes of its group are gone afterwards."""
+        if self.running():
+            self._process.send_signal(ask)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace_s)
+        self.kill()
+
+    def kill(self) -> None:
+        """`kill -9` of it, its process group and all its descendants (PostgreSQL's have groups of their own); all are gone afterwards."""
+        descendants: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            descendants = psutil.Process(self.pid).children(recursive=True)
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: PermissionError when only a zombie is left
+            os.killpg(self.pid, signal.SIGKILL)
+        for process in descendants:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait(10)
+        deadline = time.monotonic() + 10
+        while any(_alive(process) for process in descendants):
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{self.name}: processes of it are left after kill -9: {descendants}")
+            time.sleep(_POLL_S / 10)
+
+    def log_tail(self) -> str:
+        """The end of its log."""
+        try:
+            data = self.log.read_bytes()
+        except OSError:
+            return ""
+        return data[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+
+def _alive(process: psutil.Process) -> bool:
+    # An orphan's new parent may take its time to reap it: a zombie is as good as gone.
+    try:
+        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def accepts_tcp(port: int) -> bool:
+    """Whether something listens on that port of 127.0.0.1."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,82 @@
+"""Real servers for the tests that ask for them, one of each for the entire run, and no sockets for unit tests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from dualtrack.testing.servers import Postgres, S3Server
+    from dualtrack.testing.servers.rabbitmq import RabbitBroker
+
+_UNIT = Path(__file__).parent / "unit"
+_SOCKET_EVENTS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg", "socket.bind"})
+_guarded = False
+
+
+def _deny_sockets(event: str, arguments: tuple[Any, ...]) -> None:
+    """An audit hook sees every socket call of the interpreter, asyncio's and those of other libraries alike."""
+    if not _guarded:
+        return
+    if event in _SOCKET_EVENTS:
+        raise RuntimeError(f"A unit test must not use sockets ({event} {arguments[1:]!r}): move it to tests/integration or use a fake.")
+    if event == "socket.getaddrinfo":
+        raise RuntimeError(f"A unit test must not look up names ({arguments[:2]!r}): move it to tests/integration or use a fake.")
+
+
+sys.addaudithook(_deny_sockets)
+
+
+@pytest.fixture(autouse=True)
+def _no_sockets_in_unit_tests(request: pytest.FixtureRequest) -> Iterator[None]:
+    global _guarded  # noqa: PLW0603 - an audit hook can't be removed, only told to look away
+    _guarded = request.path.is_relative_to(_UNIT)
+    yield
+    _guarded = False
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitBroker]:
+    """A running RabbitMQ for the whole run: `url` is its AMQP address, `new_vhost()` gives an empty broker."""
+    from dualtrack.testing.servers import open_rabbitmq
+
+    with open_rabbitmq() as server:
+        yield server
+
+
+@pytest.fixture
+def broker_url(rabbitmq: RabbitBroker) -> Iterator[str]:
+    """The AMQP address of a virtual host that only this test uses."""
+    url = rabbitmq.new_vhost()
+    yield url
+    rabbitmq.delete_vhost(url)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A running PostgreSQL for the whole run: `create_database()` gives an empty database, or a copy of another one."""
+    from dualtrack.testing.servers import Postgres
+
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def database_url(postgres: Postgres) -> Iterator[str]:
+    """The SQLAlchemy address of an empty database that only this test uses."""
+    url = postgres.create_database()
+    yield url
+    postgres.drop_database(url)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A running S3 server for the whole run, which checks signatures."""
+    from dualtrack.testing.servers import S3Server
+
+    with S3Server() as server:
+        yield server

@@ -1,0 +1,187 @@
+"""The test servers keep their promises: they answer, go on with the same data, and leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import kombu
+import psutil  # type: ignore[import-untyped]
+import psycopg
+import pytest
+from dualtrack.testing.servers import Postgres, S3Server, ServerFailed
+from dualtrack.testing.servers.process import ServerProcess, free_ports
+from dualtrack.testing.servers.rabbitmq import RabbitBroker, RabbitMQ
+
+
+@contextlib.contextmanager
+def connected(url: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(url.replace("+psycopg", "")) as connection:
+        yield connection
+
+
+def alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def tree(pid: int) -> list[int]:
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+
+
+def test_postgres_speaks_utf8_has_pgvector_and_gives_empty_databases(postgres: Postgres, database_url: str) -> None:
+    with connected(database_url) as connection:
+        assert connection.execute("SHOW server_encoding").fetchone() == ("UTF8",)
+        connection.execute("CREATE EXTENSION vector")
+        assert connection.execute("SELECT '[1,2]'::vector <-> '[1,4]'::vector").fetchone() == (2.0,)
+        connection.execute("CREATE TABLE words (word text)")
+        connection.execute("INSERT INTO words VALUES ('größer ☃')")
+    copy = postgres.create_database(template=database_url)
+    with connected(copy) as connection:
+        assert connection.execute("SELECT word FROM words").fetchall() == [("größer ☃",)]
+    empty = postgres.create_database()
+    with connected(empty) as connection:
+        assert connection.execute("SELECT to_regclass('words')").fetchone() == (None,)
+    for url in (copy, empty):
+        postgres.drop_database(url)
+    with pytest.raises(psycopg.OperationalError, match="does not exist"), connected(empty):
+        pass
+
+
+def test_postgres_keeps_committed_rows_through_restart_and_kill() -> None:
+    with Postgres() as server:
+        url = server.create_database()
+        with connected(url) as connection:
+            connection.execute("CREATE TABLE numbers (n int)")
+            connection.execute("INSERT INTO numbers VALUES (1)")
+        server.restart()
+        with connected(url) as connection:
+            connection.execute("INSERT INTO numbers VALUES (2)")
+        processes = tree(server.pid)
+        server.kill()
+        assert not [pid for pid in processes if alive(pid)]
+        server.start()
+        with connected(url) as connection:
+            assert connection.execute("SELECT n FROM numbers ORDER BY n").fetchall() == [(1,), (2,)]
+        folder, processes = server.folder, tree(server.pid)
+    assert not folder.exists()
+    assert not [pid for pid in processes if alive(pid)]
+
+
+def test_rabbitmq_vhosts_are_empty_brokers_with_quorum_queues(rabbitmq: RabbitBroker, broker_url: str) -> None:
+    queue = kombu.Queue("doorbell", durable=True, queue_arguments={"x-queue-type": "quorum"})
+    with kombu.Connection(broker_url) as connection:
+        with contextlib.closing(connection.SimpleQueue(queue)) as simple:
+            simple.put("ring")
+            message = simple.get(timeout=10)
+            assert message.payload == "ring"
+            message.ack()
+        vhost = broker_url.rsplit("/", 1)[1]
+        assert [(q["name"], q["type"]) for q in rabbitmq.api("GET", f"queues/{vhost}")] == [("doorbell", "quorum")]
+    other = rabbitmq.new_vhost()
+    assert rabbitmq.api("GET", f"queues/{other.rsplit('/', 1)[1]}") == []
+    rabbitmq.delete_vhost(other)
+    with pytest.raises(ServerFailed, match="404"):
+        rabbitmq.api("GET", f"queues/{other.rsplit('/', 1)[1]}")
+
+
+def test_rabbitmq_keeps_confirmed_messages_through_kill_and_leaves_no_epmd() -> None:
+    queue = kombu.Queue("doorbell", durable=True, queue_arguments={"x-queue-type": "quorum"})
+    try:
+        server = RabbitMQ()
+    except ServerFailed:
+        pytest.skip("no rabbitmq-server installed: Docker's has no process to look at")
+    with server:
+        with (
+            kombu.Connection(server.url, transport_options={"confirm_publish": True}) as connection,
+            contextlib.closing(connection.SimpleQueue(queue)) as simple,
+        ):
+            simple.put("ring")
+        processes = tree(server.pid)
+        server.kill()
+        assert not [pid for pid in processes if alive(pid)]
+        server.start()
+        with kombu.Connection(server.url) as connection, contextlib.closing(connection.SimpleQueue(queue)) as simple:
+            assert simple.get(timeout=20).payload == "ring"
+        processes = tree(server.pid) + tree(server.epmd_pid)
+        server.stop()
+        assert not [pid for pid in processes if alive(pid)]
+        folder = server.folder
+    assert not folder.exists()
+
+
+def test_s3_server_keeps_objects_through_restart_and_refuses_a_wrong_secret() -> None:
+    import boto3
+    from botocore.exceptions import ClientError
+
+    with S3Server() as server:
+
+        def client(secret: str):
+            return boto3.client(
+                "s3",
+                endpoint_url=server.endpoint_url,
+                region_name=server.region,
+                aws_access_key_id=server.access_key_id,
+                aws_secret_access_key=secret,
+            )
+
+        right = client(server.secret_access_key)
+        right.create_bucket(Bucket="kept")
+        right.put_object(Bucket="kept", Key="a", Body=b"1")
+        with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
+            client("wrong").get_object(Bucket="kept", Key="a")
+        server.restart()
+        assert right.get_object(Bucket="kept", Key="a")["Body"].read() == b"1"
+        with pytest.raises(ClientError, match="NoSuchBucket"):
+            right.put_object(Bucket="absent", Key="a", Body=b"1")
+        right.close()
+
+
+def test_a_server_that_ends_while_starting_is_reported_with_its_log(tmp_path: Path) -> None:
+    process = ServerProcess(
+        "broken", [sys.executable, "-c", "print('no such disk'); raise SystemExit(3)"], log=tmp_path / "log", env=os.environ, cwd=tmp_path
+    )
+    with pytest.raises(ServerFailed, match=r"(?s)broken ended with status 3 .*no such disk"):
+        process.wait_until(lambda: False, timeout_s=30)
+
+
+def test_a_server_that_never_answers_is_reported_and_killed_with_its_children(tmp_path: Path) -> None:
+    script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)"
+    process = ServerProcess("silent", [sys.executable, "-c", script], log=tmp_path / "log", env=os.environ, cwd=tmp_path)
+    process.wait_until(lambda: len(tree(process.pid)) > 1, timeout_s=30)
+    with pytest.raises(ServerFailed, match="did not answer"):
+        process.wait_until(lambda: False, timeout_s=0.05)
+    processes = tree(process.pid)
+    process.stop(grace_s=0.1)
+    assert not [pid for pid in processes if alive(pid)]
+
+
+def test_free_ports_are_distinct() -> None:
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    assert all(1024 < port < 55_000 for port in ports)
+
+
+def test_unit_tests_are_denied_sockets(tmp_path: Path) -> None:
+    """Run a unit test that connects, with the real conftest, and see it fail for that reason."""
+    tests = Path(__file__).parents[1]
+    unit = tmp_path / "tests" / "unit"
+    unit.mkdir(parents=True)
+    (tmp_path / "tests" / "conftest.py").write_text((tests / "conftest.py").read_text())
+    (unit / "test_it.py").write_text("import socket\ndef test_it():\n    socket.create_connection(('127.0.0.1', 9), timeout=1)\n")
+    (tmp_path / "tests" / "test_other.py").write_text(
+        "import pytest, socket\ndef test_it():\n"
+        "    with pytest.raises(OSError):\n        socket.create_connection(('127.0.0.1', 9), timeout=1)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--import-mode=importlib", str(tmp_path / "tests")],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "A unit test must not use sockets" in done.stdout
+    assert "1 failed, 1 passed" in done.stdout
