@@ -65,9 +65,9 @@ def renew(tx: Transaction, kind: Kind, held: list[tuple[str, int]], limits: Plat
 
 
 def ring_due(tx: Transaction, kind: Kind, limits: PlatformLimits) -> list[Row[Any]]:
-    """Rows that are due and unclaimed, at most `BATCH`: (id, priority, traceparent). Their next ring is pushed back, doubling up to ten times.
+    """Rows that are due and unclaimed, at most `BATCH`: (id, priority, traceparent).
 
-    Two schedulers at once take different rows.
+    Their next ring is pushed back, doubling up to ten times. Two schedulers at once take different rows.
     """
     table = _TABLES[kind]
     owner_gone = and_(table.c.owner.is_not(None), unclaimed(table))

@@ -13,7 +13,8 @@ from dualtrack.domain.errors import IdempotencyMismatch
 def reserve(tx: Transaction, *, tenant_id: str, key: str, fingerprint: str, resource_id: str) -> str:
     """Bind `key` to `resource_id`, or give the resource it was bound to before.
 
-    Waits for a transaction that is just binding the same key. The caller creates the resource in this same transaction when its own id comes back.
+    Waits for a transaction that is just binding the same key. The caller creates the resource in this same transaction
+    when its own id comes back.
 
     Raises:
         IdempotencyMismatch: the key was used with another request.

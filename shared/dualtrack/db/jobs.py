@@ -18,7 +18,17 @@ from dualtrack.domain.lifecycle import TERMINAL, JobStatus, Phase
 from dualtrack.domain.usage import Usage
 
 
-def create(tx: Transaction, *, job_id: str, tenant_id: str, spec: JobSpec, workspace: str | None, traceparent: str, ring_s: float) -> None:
+def create(
+    tx: Transaction,
+    *,
+    job_id: str,
+    tenant_id: str,
+    spec: JobSpec,
+    workspace: str | None,
+    traceparent: str,
+    request_traceparent: str,
+    ring_s: float,
+) -> None:
     """Insert a queued job, due for a ring by the scheduler `ring_s` seconds from now should the first ring be lost."""
     tx.connection.execute(
         insert(jobs).values(
@@ -32,6 +42,7 @@ def create(tx: Transaction, *, job_id: str, tenant_id: str, spec: JobSpec, works
             phase=Phase.PLAN.value,
             workspace=workspace,
             traceparent=traceparent,
+            request_traceparent=request_traceparent,
             due_at=func.now() + timedelta(seconds=ring_s),
             deadline_at=func.now() + timedelta(seconds=spec.limits.wall_time_s),
         )

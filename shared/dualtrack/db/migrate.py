@@ -63,7 +63,7 @@ def drift(database: Database) -> list[Any]:
 
 
 def require_current(database: Database) -> None:
-    """Raise `DatabaseUnavailable` unless the schema is at least this code's (a newer one is fine: releases are compatible one step back)."""
+    """Raise `DatabaseUnavailable` unless the schema is this code's or newer (releases are compatible one step back)."""
     with database.engine.connect() as connection:
         at = MigrationContext.configure(connection).get_current_revision()
     script = ScriptDirectory.from_config(_config())

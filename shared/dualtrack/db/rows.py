@@ -42,6 +42,7 @@ def job_of(row: AnyRow) -> Job:
         stopping=JobStatus(row.stopping) if row.stopping else None,
         usage=usage_of(row),
         traceparent=row.traceparent,
+        request_traceparent=row.request_traceparent,
         created_at=row.created_at,
         started_at=row.started_at,
         finished_at=row.finished_at,

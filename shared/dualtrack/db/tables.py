@@ -128,6 +128,7 @@ jobs: Final = Table(
     Column("cached_tokens", BigInteger, nullable=False, server_default="0"),
     Column("cost_usd", Numeric(18, 9), nullable=False, server_default="0"),
     Column("traceparent", Text, nullable=False, server_default=""),
+    Column("request_traceparent", Text, nullable=False, server_default=""),
     *_claim_columns(),
     _created(),
     Column("started_at", _TIME),

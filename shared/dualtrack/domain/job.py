@@ -127,6 +127,9 @@ class Job:
     """The end that was asked for (`cancelled`, `expired`) while work was still going on."""
     usage: Usage
     traceparent: str
+    """W3C context of the job's `invoke_agent` span, which is exported when the job ends."""
+    request_traceparent: str
+    """W3C context of the request that submitted it: the parent of that span."""
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

@@ -125,6 +125,7 @@ def upgrade() -> None:
         sa.Column("cached_tokens", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("cost_usd", sa.Numeric(precision=18, scale=9), server_default="0", nullable=False),
         sa.Column("traceparent", sa.Text(), server_default="", nullable=False),
+        sa.Column("request_traceparent", sa.Text(), server_default="", nullable=False),
         sa.Column("attempt", sa.Integer(), server_default="0", nullable=False),
         sa.Column("tries", sa.Integer(), server_default="0", nullable=False),
         sa.Column("owner", sa.BigInteger(), nullable=True),

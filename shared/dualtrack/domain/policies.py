@@ -1,0 +1,65 @@
+"""Rules of the deep track that need no IO: limits, progress, backoff, waves."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+
+from dualtrack.domain.job import Job
+from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.reasons import Reason
+from dualtrack.domain.step import Step
+from dualtrack.domain.tool import Effect
+
+
+def limit_reached(job: Job) -> tuple[Reason, str] | None:
+    """The first of the job's own limits that leaves no room for another decision, with a sentence for a person."""
+    limits = job.spec.limits
+    if job.step >= limits.steps:
+        return Reason.LIMIT_STEPS, f"Stopped after {job.step} steps, the job's limit (limits.steps)."
+    if job.usage.total_tokens >= limits.tokens:
+        return Reason.LIMIT_TOKENS, f"Stopped after {job.usage.total_tokens} tokens; the job's limit is {limits.tokens} (limits.tokens)."
+    # A cost limit of 0 means: only models that cost nothing.
+    if job.usage.cost_usd > limits.cost_usd or (limits.cost_usd > 0 and job.usage.cost_usd == limits.cost_usd):
+        return Reason.LIMIT_COST, f"Stopped after {job.usage.cost_usd} US dollars; the job's limit is {limits.cost_usd} (limits.cost_usd)."
+    return None
+
+
+def _failure(step: Step) -> str | None:
+    """What failed in a step, as one comparable text; None when nothing did."""
+    failed = [(call.tool, json.dumps(call.arguments, sort_keys=True), call.preview) for call in step.calls if call.ok is False]
+    return repr(failed) if failed else None
+
+
+def is_stuck(steps: Sequence[Step], times: int) -> bool:
+    """Whether the last `times` steps made the same calls that failed the same way."""
+    if len(steps) < times:
+        return False
+    failures = {_failure(step) for step in steps[-times:]}
+    return len(failures) == 1 and None not in failures
+
+
+def needs_reflection(steps: Sequence[Step]) -> bool:
+    """Whether the last step went wrong: a call or a check failed, or its answer was no action."""
+    return bool(steps) and (any(call.ok is False for call in steps[-1].calls) or bool(steps[-1].note))
+
+
+def backoff(tries: int, limits: PlatformLimits) -> float:
+    """Seconds to wait after the `tries`-th failure of our machinery in a row: exponential with full jitter, at least a tenth of the cap.
+
+    Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
+    """
+    cap = min(limits.backoff_max_s, limits.backoff_s * 2.0 ** min(tries - 1, 16))
+    return cap * (0.1 + 0.9 * random.random())  # noqa: S311 - jitter, not a secret
+
+
+def waves(effects: Sequence[Effect]) -> list[int]:
+    """The wave of each call: neighbouring pure calls share one, every other call has one of its own, in order."""
+    found: list[int] = []
+    for position, effect in enumerate(effects):
+        if position and effect is Effect.PURE and effects[position - 1] is Effect.PURE:
+            found.append(found[-1])
+        else:
+            found.append(found[-1] + 1 if found else 0)
+    return found

@@ -1,0 +1,122 @@
+"""How a job ends, and how it is told to stop: the same for planner, executor, scheduler and router."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dualtrack.db import events, jobs, steps
+from dualtrack.db.engine import Transaction
+from dualtrack.domain.errors import Conflict
+from dualtrack.domain.events import EventType, NewEvent
+from dualtrack.domain.job import Job
+from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus
+from dualtrack.domain.reasons import Reason
+from dualtrack.domain.usage import Usage
+from dualtrack.telemetry import genai, tracing
+
+_END_EVENT: Final = {
+    JobStatus.SUCCEEDED: EventType.JOB_SUCCEEDED,
+    JobStatus.FAILED: EventType.JOB_FAILED,
+    JobStatus.CANCELLED: EventType.JOB_CANCELLED,
+    JobStatus.EXPIRED: EventType.JOB_EXPIRED,
+}
+_STOPPED: Final = {
+    JobStatus.CANCELLED: (Reason.CANCELLED, "Cancelled on request."),
+    JobStatus.EXPIRED: (Reason.LIMIT_WALL_TIME, "The job's wall-time limit was reached (limits.wall_time_s)."),
+}
+
+
+def usage_data(usage: Usage) -> dict[str, object]:
+    """Usage as events and the API show it; money as a string, so that nothing is rounded."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "total_tokens": usage.total_tokens,
+        "cost_usd": format(usage.cost_usd.normalize(), "f"),
+    }
+
+
+def end_job(
+    tx: Transaction,
+    job_id: str,
+    status: JobStatus,
+    *,
+    reason: Reason | str | None = None,
+    message: str | None = None,
+    answer: str | None = None,
+) -> None:
+    """End a job whose row lock the caller holds: final status, last event, calls cancelled that nobody works on; once committed, its span."""
+    left = steps.open_calls(tx, job_id)
+    steps.cancel_calls(tx, [call.id for call in left])
+    code = None if reason is None else str(reason)
+    jobs.end(tx, job_id, status, reason=code, message=message, answer=answer)
+    job = jobs.get(tx, job_id)
+    data: dict[str, object] = {"steps": job.step, "usage": usage_data(job.usage)}
+    data |= {key: value for key, value in (("reason", code), ("message", message), ("answer", answer)) if value is not None}
+    cancelled = [NewEvent(EventType.CALL_CANCELLED, {"call_id": call.id, "step": call.step, "tool": call.tool}) for call in left]
+    events.append(tx, job_id, *cancelled, NewEvent(_END_EVENT[status], data))
+    tx.after_commit(lambda: _export_span(job))
+
+
+def _export_span(job: Job) -> None:
+    if job.finished_at is None or not job.traceparent:
+        return
+    tracing.export_reserved(
+        job.traceparent,
+        parent=job.request_traceparent,
+        name=f"{genai.INVOKE_AGENT} {job.spec.agent.name}",
+        start=job.created_at,
+        end=job.finished_at,
+        attributes={
+            genai.OPERATION: genai.INVOKE_AGENT,
+            genai.AGENT_NAME: job.spec.agent.name,
+            genai.REQUEST_MODEL: job.spec.agent.model,
+            genai.CONVERSATION_ID: job.id,
+            genai.JOB_ID: job.id,
+            genai.JOB_STATUS: job.status.value,
+            genai.TENANT_ID: job.tenant_id,
+            genai.INPUT_TOKENS: job.usage.input_tokens,
+            genai.OUTPUT_TOKENS: job.usage.output_tokens,
+            genai.COST_USD: float(job.usage.cost_usd),
+            "dualtrack.steps": job.step,
+        }
+        | ({genai.ERROR_TYPE: job.reason} if job.reason else {}),
+        error=job.message if job.status is not JobStatus.SUCCEEDED else None,
+    )
+
+
+def request_stop(tx: Transaction, job: Job, target: JobStatus, *, by: str) -> bool:
+    """Tell a job (its row locked) to stop; it ends at once where nobody is working on it. Whether this call told it so first.
+
+    Raises:
+        Conflict: the job has ended already, other than by this same stop.
+    """
+    if job.status in TERMINAL:
+        if job.status is target:
+            return False
+        raise Conflict(f"The job has already ended: {job.status}.")
+    if job.stopping is not None:
+        return False
+    jobs.change(tx, job.id, {"stopping": target.value})
+    events.append(tx, job.id, NewEvent(EventType.JOB_STOPPING, {"target": target.value, "by": by}))
+    finish_stop(tx, job.id, target)
+    return True
+
+
+def finish_stop(tx: Transaction, job_id: str, target: JobStatus) -> bool:
+    """End a job that was told to stop (its row locked), unless a living worker is still on it; that worker will. Whether it ended."""
+    working = steps.running_alive(tx, job_id)
+    if working or jobs.is_claimed(tx, job_id):
+        idle = [call for call in steps.open_calls(tx, job_id) if call.status is CallStatus.PENDING]
+        steps.cancel_calls(tx, [call.id for call in idle])
+        if idle:
+            events.append(
+                tx,
+                job_id,
+                *[NewEvent(EventType.CALL_CANCELLED, {"call_id": call.id, "step": call.step, "tool": call.tool}) for call in idle],
+            )
+        return False
+    reason, message = _STOPPED[target]
+    end_job(tx, job_id, target, reason=reason, message=message)
+    return True

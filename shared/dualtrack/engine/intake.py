@@ -1,0 +1,102 @@
+"""Accepting a job: checked, its inputs in the first workspace snapshot, row and first event in one transaction, then rung."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from dualtrack.db import events, files, idempotency, jobs
+from dualtrack.domain.errors import BrokerUnavailable, InvalidRequest, TooLarge
+from dualtrack.domain.events import EventType, NewEvent
+from dualtrack.domain.ids import new_id
+from dualtrack.domain.job import Job, JobSpec
+from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.step import StoredFile
+from dualtrack.engine.runtime import Runtime
+from dualtrack.objects.workspace import InputFile, WorkspaceStore
+from dualtrack.telemetry import tracing
+from dualtrack.tools.registry import Registry
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+def check_spec(spec: JobSpec, registry: Registry, known_models: Iterable[str], limits: PlatformLimits) -> None:
+    """Refuse what can't work before anything is written.
+
+    Raises:
+        InvalidRequest, TooLarge, UnknownTool: naming the field.
+    """
+    if len(spec.instructions) > limits.instructions_chars:
+        raise TooLarge(
+            f"Instructions may have {limits.instructions_chars} characters: put long material into an input file.", param="instructions"
+        )
+    for name, value, most in (
+        ("inputs", spec.inputs, limits.job_inputs),
+        ("checks", spec.checks, limits.job_checks),
+        ("metadata", spec.metadata, limits.metadata_entries),
+    ):
+        if len(value) > most:
+            raise InvalidRequest(f"{name}: at most {most} entries.", param=name)
+    models = list(known_models)
+    if spec.agent.model not in models:
+        raise InvalidRequest(f"There is no model or track {spec.agent.model!r}; there are: {', '.join(models)}.", param="agent.model")
+    registry.specs(spec.agent.tools)
+
+
+def submit(runtime: Runtime, *, tenant_id: str, spec: JobSpec, idempotency_key: str | None = None) -> tuple[Job, bool]:
+    """Accept a job; the job, and whether it is new (False: the idempotency key's earlier one).
+
+    Raises:
+        NotFound: an input file that this tenant does not have.
+        InvalidRequest: two inputs at the same path.
+        IdempotencyMismatch: the key was used with another body.
+        StorageUnavailable, DatabaseUnavailable: nothing was accepted.
+    """
+    job_id = new_id("job")
+    fingerprint = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
+    with runtime.database.transaction() as tx:
+        inputs = _inputs(
+            spec, [files.get(tx, item.file_id, tenant_id=tenant_id, param=f"inputs.{n}.file_id") for n, item in enumerate(spec.inputs)]
+        )
+    workspace = WorkspaceStore(runtime.store, tenant_id, runtime.limits).from_inputs(inputs) if inputs else None
+    request = tracing.traceparent()
+    with runtime.database.transaction() as tx:
+        if idempotency_key is not None:
+            bound = idempotency.reserve(tx, tenant_id=tenant_id, key=idempotency_key, fingerprint=fingerprint, resource_id=job_id)
+            if bound != job_id:
+                return jobs.get(tx, bound, tenant_id=tenant_id), False
+        jobs.create(
+            tx,
+            job_id=job_id,
+            tenant_id=tenant_id,
+            spec=spec,
+            workspace=workspace,
+            traceparent=tracing.reserve(request),
+            request_traceparent=request,
+            ring_s=runtime.limits.ring_s,
+        )
+        data = spec.model_dump(mode="json") | {"inputs": [{"path": item.path, "size": item.size, "sha256": item.sha256} for item in inputs]}
+        events.append(tx, job_id, NewEvent(EventType.JOB_QUEUED, data))
+        job = jobs.get(tx, job_id)
+    ring_plan(runtime, job)
+    return job, True
+
+
+def _inputs(spec: JobSpec, stored: list[StoredFile]) -> list[InputFile]:
+    found: dict[str, InputFile] = {}
+    for n, (item, file) in enumerate(zip(spec.inputs, stored, strict=True)):
+        path = item.path or file.filename
+        if path in found or any(path.startswith(other + "/") or other.startswith(path + "/") for other in found):
+            raise InvalidRequest(f"Two inputs share the path {path!r}: give each a path of its own.", param=f"inputs.{n}.path")
+        found[path] = InputFile(path=path, size=file.size, sha256=file.sha256)
+    return list(found.values())
+
+
+def ring_plan(runtime: Runtime, job: Job) -> None:
+    """Ring for the planner; a lost ring is made good by the scheduler, so failing to is only logged."""
+    try:
+        runtime.doorbell.plan(job.id, priority=job.spec.priority, traceparent=job.traceparent)
+    except BrokerUnavailable as error:
+        _LOG.warning("not rung, the scheduler will: %s", error, extra={"job_id": job.id})

@@ -1,0 +1,93 @@
+"""The leases this process holds, renewed by one thread in one statement a kind."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from dualtrack.db import claims
+from dualtrack.db.engine import Database
+from dualtrack.db.presence import Presence
+from dualtrack.domain.errors import DualtrackError
+from dualtrack.domain.limits import PlatformLimits
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Lease:
+    """A claim being worked on."""
+
+    kind: claims.Kind
+    row_id: str
+    attempt: int
+    cancel: threading.Event = field(default_factory=threading.Event)
+    """Set when the work must stop at once: the job was told to stop, or the claim is lost."""
+    lost: bool = False
+
+
+class Leases:
+    """Keeps claims alive while work goes on; also the heartbeat of this process's presence."""
+
+    def __init__(self, database: Database, presence: Presence, limits: PlatformLimits) -> None:
+        self._database = database
+        self._presence = presence
+        self._limits = limits
+        self._held: dict[tuple[str, str, int], Lease] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Mark this process as present and begin to beat."""
+        self._presence.renew()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop beating and give the presence back; claims still held are free for others at once."""
+        self._stop.set()
+        self._thread.join(timeout=10)
+        self._presence.close()
+
+    @contextmanager
+    def hold(self, kind: claims.Kind, row_id: str, attempt: int) -> Iterator[Lease]:
+        """Renew a fresh claim until the block ends."""
+        lease = Lease(kind, row_id, attempt)
+        key = (kind, row_id, attempt)
+        with self._lock:
+            self._held[key] = lease
+        try:
+            yield lease
+        finally:
+            with self._lock:
+                del self._held[key]
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self._limits.heartbeat_s):
+            self._presence.renew()
+            try:
+                self.renew()
+            except DualtrackError as error:
+                _LOG.warning("heartbeat failed, trying again: %s", error)
+            except Exception:
+                _LOG.exception("heartbeat failed, trying again")
+
+    def renew(self) -> None:
+        """Extend all leases now; tell the work of lost or stopped ones."""
+        with self._lock:
+            held = list(self._held.values())
+        for kind in ("jobs", "calls"):
+            mine = [lease for lease in held if lease.kind == kind]
+            if not mine:
+                continue
+            with self._database.transaction() as tx:
+                alive = claims.renew(tx, kind, sorted((lease.row_id, lease.attempt) for lease in mine), self._limits)
+            for lease in mine:
+                stopping = alive.get(lease.row_id)
+                lease.lost = stopping is None
+                if stopping is not False:
+                    lease.cancel.set()

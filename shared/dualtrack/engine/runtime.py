@@ -1,0 +1,33 @@
+"""What the engine works with, put together once by `dualtrack.bootstrap`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dualtrack.db.engine import Database
+from dualtrack.db.presence import Presence
+from dualtrack.domain.limits import PlatformLimits
+from dualtrack.engine.leases import Leases
+from dualtrack.objects.port import ObjectStore
+from dualtrack.queues.port import Doorbell
+from dualtrack.tools.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Shared by planner, executor, scheduler and router."""
+
+    database: Database
+    doorbell: Doorbell
+    store: ObjectStore
+    registry: Registry
+    limits: PlatformLimits
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRuntime:
+    """What a claiming process has besides."""
+
+    base: Runtime
+    presence: Presence
+    leases: Leases
