@@ -42,6 +42,8 @@ class SandboxLimits(_Frozen):
     output_bytes: Positive = Field(1 * MIB, description="Bytes kept of stdout and of stderr each; the rest is counted and dropped.")
     file_bytes: Positive = Field(256 * MIB, description="Largest single file a process may write.")
     open_files: Positive = Field(512, description="Open file descriptors of each process.")
+    disk_bytes: Positive = Field(1 * GIB, description="All files of the workspace together, looked at about once a second.")
+    disk_files: Positive = Field(100_000, description="Files and directories of the workspace, looked at with `disk_bytes`.")
 
 
 class PlatformLimits(_Frozen):

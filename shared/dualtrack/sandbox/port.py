@@ -23,6 +23,7 @@ class Ended(StrEnum):
     CPU_TIME = "cpu_time_limit"
     MEMORY = "memory_limit"
     OUTPUT = "output_limit"
+    DISK = "disk_limit"
     CANCELLED = "cancelled"
 
 

@@ -1,0 +1,111 @@
+"""The bubblewrap command line: what a sandbox sees of this machine. Measured and tried against escapes; each option is needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dualtrack.domain.limits import MIB
+
+SANDBOX_ID: Final = 1000
+"""User and group inside the sandbox, whoever runs it outside."""
+
+PASSWD: Final = b"sandbox:x:1000:1000:sandbox:/workspace:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+GROUP: Final = b"sandbox:x:1000:\nnogroup:x:65534:\n"
+
+_TMP_BYTES: Final = 256 * MIB
+_SHM_BYTES: Final = 64 * MIB
+_SYSTEM_DIRECTORIES: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_ETC: Final = ("alternatives", "ld.so.cache", "ssl/certs", "localtime")
+_HIDDEN_IN_PROC: Final = ("cmdline", "keys", "key-users", "kallsyms", "timer_list", "kpageflags", "kpagecount")
+_PATH: Final = ("/usr/local/bin", "/usr/bin", "/bin")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What differs between machines.
+
+    `disable_userns` needs a writable /proc/sys, and a fresh /proc one that nothing is mounted over: a container has neither by default.
+    Without the first, the system call filter alone forbids new user namespaces; without the second, the sandbox has an empty /proc.
+    """
+
+    disable_userns: bool = True
+    proc: bool = True
+
+
+VARIANTS: Final = (Variant(), Variant(disable_userns=False), Variant(disable_userns=False, proc=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """Inherited file descriptors that bubblewrap reads from; it closes them before the command starts."""
+
+    passwd: int
+    group: int
+    seccomp: int
+    status: int
+    block: int
+
+
+def options(
+    variant: Variant, interpreter: Path | None, workspace: Path, env: Mapping[str, str], descriptors: Descriptors, *, writable: bool
+) -> list[str]:
+    """All options for one run, for `bwrap --args`.
+
+    Args:
+        variant: what this machine allows.
+        interpreter: prefix of a Python installation outside /usr to show read-only and put on the PATH.
+        workspace: host directory.
+        env: further environment; the sandbox's own PATH, HOME, LANG and TMPDIR can be overridden.
+        descriptors: inherited descriptors.
+        writable: whether the workspace may be changed.
+    """
+    path = ":".join([f"{interpreter}/bin", *_PATH] if interpreter else _PATH)
+    environment = {"PATH": path, "HOME": "/workspace", "LANG": "C.UTF-8", "TMPDIR": "/tmp", **env}  # noqa: S108 - the sandbox's own
+    result = [
+        *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup"),
+        *(["--disable-userns"] if variant.disable_userns else []),
+        *("--uid", str(SANDBOX_ID), "--gid", str(SANDBOX_ID), "--hostname", "sandbox"),
+        *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
+    ]
+    for name, value in environment.items():
+        result += ["--setenv", name, value]
+    result += _system(descriptors)
+    if interpreter:
+        result += ["--ro-bind", str(interpreter), str(interpreter)]
+    result += _kernel(variant)
+    result += ["--size", str(_TMP_BYTES), "--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - the sandbox's own
+    result += ["--size", str(_SHM_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108 - the sandbox's own
+    result += ["--bind" if writable else "--ro-bind", str(workspace), "/workspace", "--remount-ro", "/", "--chdir", "/workspace"]
+    result += ["--seccomp", str(descriptors.seccomp), "--json-status-fd", str(descriptors.status), "--block-fd", str(descriptors.block)]
+    return result
+
+
+def _system(descriptors: Descriptors) -> list[str]:
+    result = ["--ro-bind", "/usr", "/usr"]
+    for name in _SYSTEM_DIRECTORIES:
+        path = f"/{name}"
+        if os.path.islink(path):  # noqa: PTH114 - a merged /usr
+            result += ["--symlink", os.readlink(path), path]  # noqa: PTH115 - as it stands, relative
+        elif os.path.isdir(path):  # noqa: PTH112
+            result += ["--ro-bind", path, path]
+    result += ["--dir", "/etc"]
+    for name in _ETC:
+        result += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    result += ["--perms", "0444", "--file", str(descriptors.passwd), "/etc/passwd"]
+    result += ["--perms", "0444", "--file", str(descriptors.group), "/etc/group"]
+    return result
+
+
+def _kernel(variant: Variant) -> list[str]:
+    """/proc and /dev."""
+    if not variant.proc:
+        return ["--dir", "/proc", "--dev", "/dev"]
+    result = ["--proc", "/proc"]
+    for name in _HIDDEN_IN_PROC:
+        if os.path.exists(f"/proc/{name}"):  # noqa: PTH110
+            result += ["--ro-bind", "/dev/null", f"/proc/{name}"]
+    return [*result, "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
