@@ -49,19 +49,19 @@ def claim(tx: Transaction, kind: Kind, row_id: str, owner: int, limits: Platform
 
 
 def renew(tx: Transaction, kind: Kind, held: list[tuple[str, int]], limits: PlatformLimits) -> dict[str, bool]:
-    """Extend the leases of (id, attempt); for each still ours, whether its job has been told to stop. A missing id is lost."""
+    """Extend the leases of (id, attempt); for each still ours, whether its job has been told to stop. A missing id is lost.
+
+    A row that another transaction is just changing keeps its lease as it is until the next beat: heartbeats never wait.
+    """
     table = _TABLES[kind]
+    ours = and_(tuple_(table.c.id, table.c.attempt).in_(held), table.c.owner.is_not(None))
+    free = select(table.c.id).where(ours).with_for_update(skip_locked=True)
     until = func.now() + timedelta(seconds=limits.lease_s)
-    statement = (
-        update(table)
-        .where(tuple_(table.c.id, table.c.attempt).in_(held), table.c.owner.is_not(None))
-        .values(lease_until=until, due_at=until)
-    )
-    if kind == "jobs":
-        rows = tx.connection.execute(statement.returning(jobs.c.id, jobs.c.stopping)).all()
-    else:
-        rows = tx.connection.execute(statement.where(jobs.c.id == calls.c.job_id).returning(calls.c.id, jobs.c.stopping)).all()
-    return {row.id: row.stopping is not None for row in rows}
+    tx.connection.execute(update(table).where(table.c.id.in_(free)).values(lease_until=until, due_at=until))
+    statement = select(table.c.id, jobs.c.stopping).where(ours)
+    if kind == "calls":
+        statement = statement.where(jobs.c.id == calls.c.job_id)
+    return {row.id: row.stopping is not None for row in tx.connection.execute(statement)}
 
 
 def ring_due(tx: Transaction, kind: Kind, limits: PlatformLimits) -> list[Row[Any]]:

@@ -46,7 +46,7 @@ def end_job(
     message: str | None = None,
     answer: str | None = None,
 ) -> None:
-    """End a job whose row lock the caller holds: final status, last event, calls cancelled that nobody works on; once committed, its span."""
+    """End a job whose row lock the caller holds: final status, last event, open calls cancelled; once committed, its span."""
     left = steps.open_calls(tx, job_id)
     steps.cancel_calls(tx, [call.id for call in left])
     code = None if reason is None else str(reason)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Iterable
-from typing import Final
 
 from dualtrack.db import events, files, idempotency, jobs
-from dualtrack.domain.errors import BrokerUnavailable, InvalidRequest, TooLarge
+from dualtrack.domain.errors import InvalidRequest, TooLarge
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.ids import new_id
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.step import StoredFile
+from dualtrack.engine import doorbells
 from dualtrack.engine.runtime import Runtime
 from dualtrack.objects.workspace import InputFile, WorkspaceStore
 from dualtrack.telemetry import tracing
 from dualtrack.tools.registry import Registry
-
-_LOG: Final = logging.getLogger(__name__)
 
 
 def check_spec(spec: JobSpec, registry: Registry, known_models: Iterable[str], limits: PlatformLimits) -> None:
@@ -80,7 +77,7 @@ def submit(runtime: Runtime, *, tenant_id: str, spec: JobSpec, idempotency_key: 
         data = spec.model_dump(mode="json") | {"inputs": [{"path": item.path, "size": item.size, "sha256": item.sha256} for item in inputs]}
         events.append(tx, job_id, NewEvent(EventType.JOB_QUEUED, data))
         job = jobs.get(tx, job_id)
-    ring_plan(runtime, job)
+    doorbells.plan(runtime, job)
     return job, True
 
 
@@ -92,11 +89,3 @@ def _inputs(spec: JobSpec, stored: list[StoredFile]) -> list[InputFile]:
             raise InvalidRequest(f"Two inputs share the path {path!r}: give each a path of its own.", param=f"inputs.{n}.path")
         found[path] = InputFile(path=path, size=file.size, sha256=file.sha256)
     return list(found.values())
-
-
-def ring_plan(runtime: Runtime, job: Job) -> None:
-    """Ring for the planner; a lost ring is made good by the scheduler, so failing to is only logged."""
-    try:
-        runtime.doorbell.plan(job.id, priority=job.spec.priority, traceparent=job.traceparent)
-    except BrokerUnavailable as error:
-        _LOG.warning("not rung, the scheduler will: %s", error, extra={"job_id": job.id})

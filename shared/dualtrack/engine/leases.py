@@ -73,7 +73,7 @@ class Leases:
                 self.renew()
             except DualtrackError as error:
                 _LOG.warning("heartbeat failed, trying again: %s", error)
-            except Exception:
+            except Exception:  # noqa: BLE001 - the heartbeat must outlive whatever happens
                 _LOG.exception("heartbeat failed, trying again")
 
     def renew(self) -> None:

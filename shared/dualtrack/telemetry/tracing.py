@@ -24,7 +24,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from dualtrack import __version__
 from dualtrack.settings import TelemetrySettings
 
-
 Attributes = Mapping[str, str | int | float | bool]
 
 _PROPAGATOR: Final = TraceContextTextMapPropagator()

@@ -1,0 +1,27 @@
+"""Entry point of the planner: a Celery worker on the plan queue."""
+
+from __future__ import annotations
+
+from dualtrack import bootstrap
+from dualtrack.db import migrate
+from dualtrack.engine.planner import Planner
+from dualtrack.queues.celery_app import create_app, run_worker
+from dualtrack.queues.topology import Task
+
+
+def main() -> None:
+    """Run until SIGTERM; decisions under way are finished first."""
+    settings = bootstrap.load_settings()
+    flush = bootstrap.telemetry(settings, "planner")
+    runtime = bootstrap.open_runtime(settings, "planner")
+    migrate.require_current(runtime.database)
+    gateway = bootstrap.open_gateway(settings)
+    with bootstrap.worker(runtime) as worker:
+        app = create_app(settings.broker, Task.PLAN, Planner(worker, gateway).advance)
+        run_worker(app, settings.broker, Task.PLAN, settings.workers.planner_threads)
+    bootstrap.close(runtime)
+    flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""The composition root: settings in, adapters put together. The only place that picks them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from dualtrack.db.engine import Database
+from dualtrack.db.presence import Presence
+from dualtrack.domain.errors import InvalidRequest
+from dualtrack.engine.leases import Leases
+from dualtrack.engine.runtime import Runtime, WorkerRuntime
+from dualtrack.objects.factory import open_store
+from dualtrack.queues.port import Doorbell
+from dualtrack.queues.publisher import Publisher
+from dualtrack.settings import ENV_PREFIX, Settings
+from dualtrack.telemetry import logs, tracing
+from dualtrack.tools.registry import Registry
+
+if TYPE_CHECKING:  # the executor must not load the models package's providers
+    from dualtrack.models.port import ModelGateway
+
+
+def load_settings() -> Settings:
+    """Settings from the environment and the file `DUALTRACK_CONFIG` names.
+
+    Raises:
+        InvalidRequest: naming the first variable that is wrong and why, never its value.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = ENV_PREFIX + "__".join(str(part) for part in first["loc"]).upper()
+        raise InvalidRequest(f"{name}: {first['msg']} (docs/settings.md lists all settings)", param=name) from None
+
+
+def open_runtime(settings: Settings, service: str, doorbell: Doorbell | None = None) -> Runtime:
+    """What every service works with; the doorbell is RabbitMQ unless one is given. Nothing is connected before its first use."""
+    return Runtime(
+        database=Database(settings.database, application=f"dualtrack-{service}"),
+        doorbell=doorbell if doorbell is not None else Publisher(settings.broker),
+        store=open_store(settings.objects),
+        registry=Registry(),
+        limits=settings.limits,
+    )
+
+
+def open_gateway(settings: Settings) -> ModelGateway:
+    """The model gateway; provider keys are read from the environment here and nowhere else."""
+    from dualtrack.models.factory import open_gateway as build
+
+    return build(settings.models)
+
+
+@contextmanager
+def worker(runtime: Runtime) -> Iterator[WorkerRuntime]:
+    """A claiming process's heartbeat, for the time of the block."""
+    presence = Presence(runtime.database)
+    leases = Leases(runtime.database, presence, runtime.limits)
+    leases.start()
+    try:
+        yield WorkerRuntime(runtime, presence, leases)
+    finally:
+        leases.stop()
+
+
+def close(runtime: Runtime) -> None:
+    """Give connections back."""
+    if isinstance(runtime.doorbell, Publisher):
+        runtime.doorbell.close()
+    runtime.database.close()
+
+
+def telemetry(settings: Settings, service: str) -> Callable[[], None]:
+    """Logs and spans from now on; call what comes back to flush the spans at the end."""
+    logs.setup(service, settings.telemetry)
+    return tracing.setup(service, settings.telemetry)
+
+
+def stop_event() -> threading.Event:
+    """An event set by SIGTERM or SIGINT; for processes whose main thread only waits."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop

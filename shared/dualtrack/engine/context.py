@@ -1,0 +1,53 @@
+"""The model's context of a job, built from what is recorded; append-only from step to step but for compaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dualtrack.domain.job import Job
+from dualtrack.domain.policies import needs_reflection
+from dualtrack.domain.step import Call, Step
+from dualtrack.engine.observations import shortened
+from dualtrack.models.port import DecisionRequest, PastCall, PastStep
+from dualtrack.models.prompts import AGENT_SYSTEM_PROMPT
+from dualtrack.tools.registry import CHECK_TOOL, Registry
+
+
+def failed_checks(step: Step) -> list[Call]:
+    """The step's check commands that did not pass."""
+    return [call for call in step.calls if call.tool == CHECK_TOOL and call.ok is False]
+
+
+def task_text(job: Job, input_paths: Sequence[str]) -> str:
+    """What stays the same for the whole job: instructions, files, checks."""
+    parts = [job.spec.instructions.strip()]
+    if input_paths:
+        parts.append("Files in the workspace: " + ", ".join(input_paths))
+    if job.spec.checks:
+        parts.append("Before the job may finish, these commands must exit 0 in the workspace:\n" + "\n".join(job.spec.checks))
+    return "\n\n".join(parts)
+
+
+def decision_request(job: Job, history: Sequence[Step], registry: Registry, input_paths: Sequence[str]) -> DecisionRequest:
+    """The request for the next decision."""
+    return DecisionRequest(
+        model=job.spec.agent.model,
+        system=job.spec.agent.system_prompt or AGENT_SYSTEM_PROMPT,
+        task=task_text(job, input_paths),
+        tools=registry.specs(job.spec.agent.tools),
+        steps=[_past(step, compacted=step.number <= job.compacted_through) for step in history],
+        reflect=needs_reflection(history),
+    )
+
+
+def _past(step: Step, *, compacted: bool) -> PastStep:
+    calls = tuple(
+        PastCall(call.tool, call.arguments, bool(call.ok), shortened(call.preview, call.id) if compacted else call.preview)
+        for call in step.calls
+        if call.tool != CHECK_TOOL
+    )
+    failed = failed_checks(step)
+    note = step.note
+    if failed:
+        note = "Not finished: these checks failed.\n" + "\n".join(f"$ {call.arguments['command']}\n{call.preview}" for call in failed)
+    return PastStep(thought=step.thought, calls=calls, note=note, reflection=step.reflection)

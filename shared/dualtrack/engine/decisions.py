@@ -1,0 +1,141 @@
+"""Writing a decision down: which calls are refused at once, which change the job itself, which go to an executor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dualtrack.domain.errors import UnknownTool
+from dualtrack.domain.events import EventType, NewEvent
+from dualtrack.domain.ids import new_id
+from dualtrack.domain.job import Job
+from dualtrack.domain.lifecycle import CallStatus
+from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.policies import waves
+from dualtrack.domain.tool import Effect, ProposedCall, ToolSpec
+from dualtrack.tools.registry import CHECK_TOOL, FINISH_TOOL, PLAN_TOOL, Registry
+
+_ALONE: Final = "Not finished: other calls were made in the same step. Look at their results first, then call finish alone."
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The agent's claim to be done."""
+
+    answer: str
+    success: bool
+
+
+@dataclass(slots=True)
+class Outline:
+    """A decision, taken apart. `rows` are call rows without database defaults, `dispatch` the ids of those an executor runs, by wave."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    events: list[NewEvent] = field(default_factory=list)
+    dispatch: list[tuple[int, str]] = field(default_factory=list)
+    plan: list[Mapping[str, Any]] | None = None
+    finish: Finish | None = None
+
+    @property
+    def first_wave(self) -> list[str]:
+        """Calls that may run now."""
+        return [call_id for wave, call_id in self.dispatch if wave == self.dispatch[0][0]]
+
+
+class DecisionReader:
+    """Turns a model's proposals into call rows by the rules of the job's agent profile."""
+
+    def __init__(self, registry: Registry, limits: PlatformLimits) -> None:
+        self._registry = registry
+        self._limits = limits
+
+    def outline(self, job: Job, step: int, proposals: tuple[ProposedCall, ...], traceparent: str) -> Outline:
+        """Take a decision of `job` apart. Beyond the limit on calls a step, proposals are refused one by one, none is dropped silently."""
+        found = Outline()
+        accepted: list[tuple[int, ProposedCall, ToolSpec]] = []
+        for position, proposal in enumerate(proposals):
+            refused, spec = self._refusal(job, position, proposal)
+            if spec is None:
+                found.rows.append(self._settled(job, step, position, proposal, ok=False, text=refused))
+            else:
+                accepted.append((position, proposal, spec))
+        runnable = [(position, proposal, spec) for position, proposal, spec in accepted if spec.effect is not Effect.CONTROL]
+        for position, proposal, spec in accepted:
+            if spec.name == PLAN_TOOL:
+                found.plan = list(proposal.arguments["steps"])
+                found.rows.append(self._settled(job, step, position, proposal, ok=True, text="Plan updated."))
+                found.events.append(NewEvent(EventType.PLAN_UPDATED, {"step": step, "plan": found.plan}))
+            elif spec.name == FINISH_TOOL:
+                self._finish(found, job, step, position, proposal, alone=not runnable)
+        for (position, proposal, spec), wave in zip(runnable, waves([spec.effect for _, _, spec in runnable]), strict=True):
+            self._dispatch(found, job, step, position, proposal.tool, proposal.arguments, spec.effect, wave, traceparent)
+        if found.finish is not None and found.finish.success:
+            for n, command in enumerate(job.spec.checks):
+                position = len(proposals) + n
+                self._dispatch(found, job, step, position, CHECK_TOOL, {"command": command}, Effect.WORKSPACE, n, traceparent)
+            if job.spec.checks:
+                found.events.append(NewEvent(EventType.CHECKS_STARTED, {"step": step, "checks": list(job.spec.checks)}))
+        found.rows.sort(key=lambda row: int(row["position"]))
+        return found
+
+    def _refusal(self, job: Job, position: int, proposal: ProposedCall) -> tuple[str, ToolSpec | None]:
+        if position >= self._limits.calls_per_step:
+            return f"Not run: at most {self._limits.calls_per_step} calls a step. Ask again in the next step.", None
+        offered = ", ".join(job.spec.agent.tools)
+        if proposal.tool not in job.spec.agent.tools:
+            return f"There is no tool {proposal.tool!r}. The tools are: {offered}.", None
+        try:
+            spec = self._registry.spec(proposal.tool)
+        except UnknownTool as error:
+            return error.message, None
+        if len(json.dumps(proposal.arguments)) > self._limits.arguments_bytes:
+            return f"The arguments are longer than {self._limits.arguments_bytes} bytes: write long content in several calls.", None
+        wrong = self._registry.validate(spec, proposal.arguments)
+        return ("", spec) if wrong is None else (f"Wrong arguments for {proposal.tool}: {wrong}", None)
+
+    def _finish(self, found: Outline, job: Job, step: int, position: int, proposal: ProposedCall, *, alone: bool) -> None:
+        if not alone or found.finish is not None:
+            found.rows.append(self._settled(job, step, position, proposal, ok=False, text=_ALONE))
+            return
+        found.finish = Finish(answer=str(proposal.arguments.get("answer", "")), success=bool(proposal.arguments.get("success", True)))
+        found.rows.append(
+            self._settled(job, step, position, proposal, ok=True, text="Finished." if not job.spec.checks else "Running the checks.")
+        )
+
+    @staticmethod
+    def _row(job: Job, step: int, position: int, tool: str, arguments: Mapping[str, Any], effect: Effect) -> dict[str, Any]:
+        return {
+            "id": new_id("call"),
+            "job_id": job.id,
+            "tenant_id": job.tenant_id,
+            "step": step,
+            "position": position,
+            "tool": tool,
+            "effect": effect.value,
+            "arguments": dict(arguments),
+        }
+
+    def _settled(self, job: Job, step: int, position: int, proposal: ProposedCall, *, ok: bool, text: str) -> dict[str, Any]:
+        tool = proposal.tool[:128] or "?"
+        arguments = proposal.arguments if len(json.dumps(proposal.arguments)) <= self._limits.arguments_bytes else {}
+        status = CallStatus.SUCCEEDED if ok else CallStatus.FAILED
+        return self._row(job, step, position, tool, arguments, Effect.CONTROL) | {"status": status.value, "ok": ok, "preview": text}
+
+    def _dispatch(
+        self,
+        found: Outline,
+        job: Job,
+        step: int,
+        position: int,
+        tool: str,
+        arguments: Mapping[str, Any],
+        effect: Effect,
+        wave: int,
+        traceparent: str,
+    ) -> None:
+        row = self._row(job, step, position, tool, arguments, effect)
+        row |= {"status": CallStatus.PENDING.value, "wave": wave, "traceparent": traceparent}
+        found.rows.append(row)
+        found.dispatch.append((wave, row["id"]))

@@ -1,0 +1,40 @@
+"""Ringing after the commit. A ring that fails is only logged: the row is due, so the scheduler rings it again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from dualtrack.db.engine import Transaction
+from dualtrack.domain.errors import BrokerUnavailable
+from dualtrack.domain.job import Job
+from dualtrack.engine.runtime import Runtime
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+def plan(runtime: Runtime, job: Job) -> None:
+    """Ring for the planner now."""
+    try:
+        runtime.doorbell.plan(job.id, priority=job.spec.priority, traceparent=job.traceparent)
+    except BrokerUnavailable as error:
+        _LOG.warning("not rung, the scheduler will: %s", error, extra={"job_id": job.id})
+
+
+def plan_after_commit(tx: Transaction, runtime: Runtime, job: Job) -> None:
+    """Ring for the planner once this transaction is committed."""
+    tx.after_commit(lambda: plan(runtime, job))
+
+
+def execute_after_commit(tx: Transaction, runtime: Runtime, call_ids: Sequence[str], job: Job) -> None:
+    """Ring for executors once this transaction is committed."""
+
+    def ring() -> None:
+        for call_id in call_ids:
+            try:
+                runtime.doorbell.execute(call_id, priority=job.spec.priority, traceparent=job.traceparent)
+            except BrokerUnavailable as error:
+                _LOG.warning("not rung, the scheduler will: %s", error, extra={"call_id": call_id})
+
+    tx.after_commit(ring)

@@ -1,0 +1,262 @@
+"""One ring of the executor: run one tool call in a sandbox. Claim, act, record, join."""
+
+from __future__ import annotations
+
+import logging
+import mimetypes
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from opentelemetry.trace import SpanKind, Status, StatusCode
+from sqlalchemy import func
+
+from dualtrack.db import claims, events, jobs, steps
+from dualtrack.db.engine import Transaction, assert_no_transaction
+from dualtrack.db.rows import call_of
+from dualtrack.domain.errors import DatabaseUnavailable, DualtrackError, InvalidPath, ObjectMissing, StaleAttempt
+from dualtrack.domain.events import EventType, NewEvent
+from dualtrack.domain.ids import new_id
+from dualtrack.domain.job import Job
+from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
+from dualtrack.domain.policies import backoff
+from dualtrack.domain.reasons import Reason
+from dualtrack.domain.step import Call
+from dualtrack.domain.tool import Effect, Observation
+from dualtrack.engine import doorbells, observations
+from dualtrack.engine.ending import end_job, finish_stop
+from dualtrack.engine.leases import Lease
+from dualtrack.engine.runtime import WorkerRuntime
+from dualtrack.objects.workdirs import Workdirs
+from dualtrack.objects.workspace import FileEntry, WorkspaceStore, WorkspaceTooLarge
+from dualtrack.sandbox.port import Sandbox
+from dualtrack.telemetry import genai, tracing
+from dualtrack.tools.port import ArtifactRequest, ToolContext, ToolResult
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What a call did, ready to be recorded."""
+
+    result: ToolResult
+    workspace: str | None
+    artifacts: tuple[tuple[ArtifactRequest, FileEntry], ...]
+    observation_key: str | None
+    wall_s: float
+
+
+class Executor:
+    """Runs tool calls. Thread-safe; holds no provider key and no state of any job but a cache of workspaces."""
+
+    def __init__(self, worker: WorkerRuntime, sandbox: Sandbox, workdirs: Workdirs) -> None:
+        self._worker = worker
+        self._runtime = worker.base
+        self._sandbox = sandbox
+        self._workdirs = workdirs
+
+    def run(self, call_id: str) -> None:
+        """Run the call, if it is due and nobody else is at it. Raises only `DatabaseUnavailable`: then nothing was recorded."""
+        with self._runtime.database.transaction() as tx:
+            # Everybody locks the job before its calls, so no two transactions wait for each other.
+            job = jobs.get(tx, steps.call(tx, call_id).job_id, lock=True)
+            row = claims.claim(tx, "calls", call_id, self._worker.presence.key, self._runtime.limits)
+            if row is None:
+                return
+            call = call_of(row)
+            if job.stopping is not None:
+                self._stop(tx, job, call)
+                return
+            if call.tries > self._runtime.limits.attempts:
+                message = (
+                    f"Call {call.id} ({call.tool}) was tried {call.tries - 1} times and never recorded; see call.retrying events and logs."
+                )
+                end_job(tx, job.id, JobStatus.FAILED, reason=Reason.ATTEMPTS_EXHAUSTED, message=message)
+                return
+            data = {"call_id": call.id, "step": call.step, "tool": call.tool, "attempt": call.attempt}
+            events.append(tx, job.id, NewEvent(EventType.CALL_STARTED, data))
+        with self._worker.leases.hold("calls", call.id, call.attempt) as lease:
+            try:
+                self._act(job, call, lease)
+            except StaleAttempt as error:
+                _LOG.info("result dropped: %s", error, extra={"job_id": job.id, "call_id": call.id})
+
+    def _act(self, job: Job, call: Call, lease: Lease) -> None:
+        attributes: dict[str, str | int | float | bool] = {
+            genai.OPERATION: genai.EXECUTE_TOOL,
+            genai.TOOL_NAME: call.tool,
+            genai.TOOL_CALL_ID: call.id,
+            genai.JOB_ID: job.id,
+            genai.STEP: call.step,
+            genai.ATTEMPT: call.attempt,
+        }
+        with tracing.span(
+            f"{genai.EXECUTE_TOOL} {call.tool}", parent=call.traceparent, kind=SpanKind.CONSUMER, attributes=attributes
+        ) as span:
+            assert_no_transaction()
+            try:
+                done = self._work(job, call, lease)
+            except (StaleAttempt, DatabaseUnavailable):
+                raise
+            except DualtrackError as error:
+                span.set_status(Status(StatusCode.ERROR, error.message))
+                span.set_attribute(genai.ERROR_TYPE, error.code)
+                self._record_failure(job, call, error.code, error.message)
+                return
+            except Exception as error:  # noqa: BLE001 - recorded and retried
+                # A fault of ours must not leave the job hanging: it is retried like any failure of our machinery, then ends the job.
+                _LOG.exception("call failed", extra={"job_id": job.id, "call_id": call.id})
+                span.set_status(Status(StatusCode.ERROR, type(error).__name__))
+                self._record_failure(job, call, DualtrackError.code, f"{type(error).__name__} in the executor; see its log.")
+                return
+            if not done.result.observation.ok:
+                span.set_status(Status(StatusCode.ERROR, "the command failed"))
+            if lease.cancel.is_set() and not lease.lost:
+                with self._runtime.database.transaction() as tx:
+                    self._stop(tx, jobs.get(tx, job.id, lock=True), call)
+                return
+            self._record(job, call, done)
+
+    def _work(self, job: Job, call: Call, lease: Lease) -> _Done:
+        store = WorkspaceStore(self._runtime.store, job.tenant_id, self._runtime.limits)
+        tool = self._runtime.registry.tool(call.tool)
+        started = time.monotonic()
+        with self._workdirs.lease(job.id, shared=call.effect is Effect.PURE) as directory:
+            with self._workdirs.exclusive(directory):
+                store.restore(job.workspace, directory.path, owner=directory.owner)
+            context = ToolContext(
+                workspace=directory.path,
+                sandbox=self._sandbox,
+                limits=self._runtime.limits,
+                cancel=lease.cancel,
+                read_observation=lambda call_id: observations.read(self._runtime, job.id, call_id),
+            )
+            result = tool.run(call.arguments, context)
+            workspace = job.workspace
+            if call.effect is Effect.WORKSPACE and not lease.cancel.is_set():
+                try:
+                    workspace = store.snapshot(directory.path, job.workspace).digest
+                except WorkspaceTooLarge as error:
+                    note = f"{result.observation.text}\n\nThe call's changes were undone: {error.message}"
+                    result = ToolResult(Observation(ok=False, text=note), details=dict(result.details) | {"undone": error.code})
+        result, kept = self._artifacts(store, workspace, result)
+        text = result.observation.text
+        key = None
+        if len(text) > self._runtime.limits.observation_chars:
+            key = observations.key(job.tenant_id, job.id, call.id, call.attempt)
+            self._runtime.store.put(key, text.encode(), content_type="text/plain; charset=utf-8")
+        return _Done(result, workspace, kept, key, time.monotonic() - started)
+
+    def _artifacts(
+        self, store: WorkspaceStore, workspace: str | None, result: ToolResult
+    ) -> tuple[ToolResult, tuple[tuple[ArtifactRequest, FileEntry], ...]]:
+        """The files a call wants kept, as the snapshot has them; a file that is not there is told to the agent."""
+        kept = []
+        for request in result.artifacts:
+            try:
+                entry = store.entry(workspace, request.path)
+            except (ObjectMissing, InvalidPath) as error:
+                return ToolResult(Observation(ok=False, text=f"Not saved: {error.message}"), details=result.details), ()
+            if entry.size > self._runtime.limits.artifact_bytes:
+                text = f"Not saved: {request.path} has {entry.size} bytes; an artifact may have {self._runtime.limits.artifact_bytes}."
+                return ToolResult(Observation(ok=False, text=text), details=result.details), ()
+            kept.append((request, entry))
+        return result, tuple(kept)
+
+    def _record(self, job: Job, call: Call, done: _Done) -> None:
+        observation = done.result.observation
+        preview = observations.preview(observation.text, call.id, self._runtime.limits.observation_chars)
+        data: dict[str, Any] = {
+            "call_id": call.id,
+            "step": call.step,
+            "tool": call.tool,
+            "ok": observation.ok,
+            "observation": preview,
+            "truncated": done.observation_key is not None,
+            "attempt": call.attempt,
+            "wall_s": round(done.wall_s, 3),
+            "details": dict(done.result.details),
+        }
+        with self._runtime.database.transaction() as tx:
+            now = jobs.get(tx, job.id, lock=True)
+            status = CallStatus.SUCCEEDED if observation.ok else CallStatus.FAILED
+            values = {
+                "status": status.value,
+                "ok": observation.ok,
+                "preview": preview,
+                "observation_key": done.observation_key,
+                "details": data["details"],
+            }
+            steps.settle(tx, call.id, call.attempt, values)
+            new = [NewEvent(EventType.CALL_FINISHED, data)]
+            if call.effect is Effect.WORKSPACE:
+                data["workspace"] = done.workspace
+                jobs.change(tx, job.id, {"workspace": done.workspace})
+            room = self._runtime.limits.artifacts - steps.artifact_count(tx, job.id) if done.artifacts else 0
+            for request, entry in done.artifacts[: max(room, 0)]:
+                artifact = self._artifact_row(job, call, request, entry)
+                steps.add_artifact(tx, artifact)
+                shown = {key: artifact[key] for key in ("call_id", "name", "size", "sha256", "content_type")}
+                new.append(NewEvent(EventType.ARTIFACT_SAVED, {"artifact_id": artifact["id"], **shown}))
+            events.append(tx, job.id, *new)
+            self._join(tx, now, call)
+
+    @staticmethod
+    def _artifact_row(job: Job, call: Call, request: ArtifactRequest, entry: FileEntry) -> Mapping[str, Any]:
+        return {
+            "id": new_id("art"),
+            "job_id": job.id,
+            "tenant_id": job.tenant_id,
+            "call_id": call.id,
+            "name": request.name,
+            "path": request.path,
+            "description": request.description,
+            "size": entry.size,
+            "sha256": entry.sha256,
+            "blob_key": entry.blob_key,
+            "content_type": mimetypes.guess_type(request.name)[0] or "application/octet-stream",
+        }
+
+    def _join(self, tx: Transaction, job: Job, call: Call) -> None:
+        """Under the job's row lock: when this was the last call of its wave, start the next wave, or hand the job back to the planner."""
+        if job.stopping is not None:
+            finish_stop(tx, job.id, job.stopping)
+            return
+        left = steps.open_calls(tx, job.id)
+        if any(other.wave == call.wave for other in left):
+            return
+        if left:
+            wave = [other.id for other in left if other.wave == left[0].wave]
+            steps.make_due(tx, wave, self._runtime.limits.ring_s)
+            doorbells.execute_after_commit(tx, self._runtime, wave, job)
+            return
+        due = func.now() + timedelta(seconds=self._runtime.limits.ring_s)
+        jobs.change(tx, job.id, {"phase": Phase.PLAN.value, "due_at": due, "rings": 0, "tries": 0})
+        doorbells.plan_after_commit(tx, self._runtime, job)
+
+    def _stop(self, tx: Transaction, job: Job, call: Call) -> None:
+        """The job was told to stop: the claimed call is cancelled, and the job ended if this was the last one at work."""
+        steps.settle(tx, call.id, call.attempt, {"status": CallStatus.CANCELLED.value})
+        events.append(tx, job.id, NewEvent(EventType.CALL_CANCELLED, {"call_id": call.id, "step": call.step, "tool": call.tool}))
+        if job.stopping is not None:
+            finish_stop(tx, job.id, job.stopping)
+
+    def _record_failure(self, job: Job, call: Call, code: str, message: str) -> None:
+        """Our machinery failed, which says nothing of the command: try again after a pause; end the job when that was done often enough."""
+        _LOG.warning("%s: %s: %s", call.tool, code, message, extra={"job_id": job.id, "call_id": call.id, "try": call.tries})
+        with self._runtime.database.transaction() as tx:
+            now = jobs.get(tx, job.id, lock=True)
+            if now.stopping is not None:
+                self._stop(tx, now, call)
+                return
+            pause = backoff(call.tries, self._runtime.limits)
+            due = func.now() + timedelta(seconds=pause)
+            steps.settle(tx, call.id, call.attempt, {"status": CallStatus.PENDING.value, "due_at": due})
+            if call.tries >= self._runtime.limits.attempts:
+                end_job(tx, job.id, JobStatus.FAILED, reason=code, message=message)
+                return
+            data = {"call_id": call.id, "step": call.step, "tool": call.tool, "code": code, "message": message, "attempt": call.attempt}
+            events.append(tx, job.id, NewEvent(EventType.CALL_RETRYING, data | {"retry_in_s": round(pause, 2)}))

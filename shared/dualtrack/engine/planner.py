@@ -1,0 +1,277 @@
+"""One ring of the planner: advance a job by one decision. Claim, act, record."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from opentelemetry.trace import SpanKind
+from sqlalchemy import func
+
+from dualtrack.db import claims, events, jobs, steps
+from dualtrack.db.engine import Transaction, assert_no_transaction
+from dualtrack.db.rows import job_of
+from dualtrack.domain.errors import ContextTooLong, DualtrackError, InfrastructureError, MalformedAction, ModelError, StaleAttempt
+from dualtrack.domain.events import EventType, NewEvent
+from dualtrack.domain.job import Job
+from dualtrack.domain.lifecycle import JobStatus, Phase
+from dualtrack.domain.policies import backoff, is_stuck, limit_reached
+from dualtrack.domain.reasons import Reason
+from dualtrack.domain.step import Step
+from dualtrack.engine import doorbells
+from dualtrack.engine.context import decision_request, failed_checks
+from dualtrack.engine.decisions import DecisionReader, Outline
+from dualtrack.engine.ending import end_job, finish_stop, usage_data
+from dualtrack.engine.runtime import WorkerRuntime
+from dualtrack.models.port import Decision, ModelGateway
+from dualtrack.telemetry import genai, tracing
+from dualtrack.tools.registry import CHECK_TOOL, FINISH_TOOL
+
+_LOG: Final = logging.getLogger(__name__)
+_KEEP_STEPS: Final = 3
+"""The last steps keep their observations in full when the context is compacted."""
+_RAW_CHARS: Final = 2000
+
+
+class Planner:
+    """Advances jobs. Thread-safe; holds no state of any job."""
+
+    def __init__(self, worker: WorkerRuntime, gateway: ModelGateway) -> None:
+        self._worker = worker
+        self._runtime = worker.base
+        self._gateway = gateway
+        self._reader = DecisionReader(worker.base.registry, worker.base.limits)
+
+    def advance(self, job_id: str) -> None:
+        """Take the job one decision further, if it is due and nobody else is at it.
+
+        Raises nothing for what the model, the provider or a newer attempt did: that is written down. `DatabaseUnavailable` means
+        that nothing was; the lease runs out and the scheduler rings again.
+        """
+        with self._runtime.database.transaction() as tx:
+            row = claims.claim(tx, "jobs", job_id, self._worker.presence.key, self._runtime.limits)
+            if row is None:
+                return
+            job = job_of(row)
+            if job.status is JobStatus.QUEUED:
+                jobs.start(tx, job.id)
+                events.append(tx, job.id, NewEvent(EventType.JOB_STARTED, {}))
+            history = steps.page(tx, job.id)
+            if self._ended(tx, job, history):
+                return
+            inputs = [item["path"] for item in events.page(tx, job.id, after=0, limit=1)[0].data["inputs"]]
+        attributes = {genai.JOB_ID: job.id, genai.STEP: job.step + 1, genai.ATTEMPT: job.attempt}
+        with (
+            tracing.span(f"plan step {job.step + 1}", parent=job.traceparent, kind=SpanKind.CONSUMER, attributes=attributes),
+            self._worker.leases.hold("jobs", job.id, job.attempt),
+        ):
+            try:
+                self._decide(job, history, inputs)
+            except StaleAttempt as error:
+                _LOG.info("result dropped: %s", error, extra={"job_id": job.id})
+
+    def _ended(self, tx: Transaction, job: Job, history: Sequence[Step]) -> bool:
+        """End the claimed job where it needs no further decision."""
+        if job.stopping is not None:
+            jobs.release(tx, job.id, job.attempt, {})
+            finish_stop(tx, job.id, job.stopping)
+            return True
+        if self._checks_done(tx, job, history):
+            return True
+        end: tuple[Reason, str] | None = limit_reached(job)
+        if job.tries > self._runtime.limits.attempts:
+            end = (
+                Reason.ATTEMPTS_EXHAUSTED,
+                f"The next step was tried {job.tries - 1} times and never recorded; see step.retrying events and logs.",
+            )
+        elif job.malformed >= self._runtime.limits.malformed_actions:
+            end = Reason.MALFORMED_ACTIONS, f"The model gave {job.malformed} answers in a row that are no action; try a stronger model."
+        elif is_stuck(history, self._runtime.limits.same_failure):
+            end = Reason.NO_PROGRESS, f"The same call failed the same way {self._runtime.limits.same_failure} times in a row."
+        if end is None:
+            return False
+        end_job(tx, job.id, JobStatus.FAILED, reason=end[0], message=end[1])
+        return True
+
+    @staticmethod
+    def _checks_done(tx: Transaction, job: Job, history: Sequence[Step]) -> bool:
+        """After the checks of a `finish` ran: succeed when all passed. Written once: the event is there iff the step is the last one."""
+        checks = [call for call in history[-1].calls if call.tool == CHECK_TOOL] if history else []
+        if not checks:
+            return False
+        failed = failed_checks(history[-1])
+        data = {"step": job.step, "passed": len(checks) - len(failed), "failed": [call.arguments["command"] for call in failed]}
+        if job.tries == 1:
+            events.append(tx, job.id, NewEvent(EventType.CHECKS_FINISHED, data))
+        if failed:
+            return False
+        finish = next(call for call in history[-1].calls if call.tool == FINISH_TOOL and call.ok)
+        end_job(tx, job.id, JobStatus.SUCCEEDED, answer=str(finish.arguments.get("answer", "")))
+        return True
+
+    def _decide(self, job: Job, history: Sequence[Step], inputs: Sequence[str]) -> None:
+        request = decision_request(job, history, self._runtime.registry, inputs)
+        assert_no_transaction()
+        try:
+            with tracing.span(
+                f"{genai.CHAT} {request.model}",
+                kind=SpanKind.CLIENT,
+                attributes={genai.OPERATION: genai.CHAT, genai.REQUEST_MODEL: request.model, genai.CONVERSATION_ID: job.id},
+            ) as span:
+                decision = self._gateway.decide(request)
+                span.set_attributes(
+                    {
+                        genai.RESPONSE_MODEL: decision.model,
+                        genai.INPUT_TOKENS: decision.usage.input_tokens,
+                        genai.OUTPUT_TOKENS: decision.usage.output_tokens,
+                        genai.COST_USD: float(decision.usage.cost_usd),
+                    }
+                )
+        except MalformedAction as error:
+            self._record_malformed(job, error)
+        except ContextTooLong as error:
+            self._compact(job, error)
+        except (ModelError, InfrastructureError) as error:
+            self._record_failure(job, error)
+        else:
+            self._record(job, decision)
+
+    def _record(self, job: Job, decision: Decision) -> None:
+        number = job.step + 1
+        outline = self._reader.outline(job, number, decision.calls, tracing.traceparent())
+        asked = [{"id": row["id"], "tool": row["tool"], "arguments": row["arguments"]} for row in outline.rows]
+        settled = [
+            NewEvent(
+                EventType.CALL_FINISHED,
+                {"call_id": row["id"], "step": number, "tool": row["tool"], "ok": row["ok"], "observation": row["preview"]},
+            )
+            for row in outline.rows
+            if "ok" in row
+        ]
+        data = {
+            "step": number,
+            "model": decision.model,
+            "thought": decision.thought,
+            "reflection": decision.reflection,
+            "calls": asked,
+            "usage": usage_data(decision.usage),
+            "latency_s": round(decision.latency_s, 3),
+            "attempt": job.attempt,
+        }
+        with self._runtime.database.transaction() as tx:
+            values: dict[str, Any] = {
+                "step": number,
+                "tries": 0,
+                "malformed": 0,
+                "rings": 0,
+                "due_at": self._due(self._runtime.limits.ring_s),
+            }
+            if outline.plan is not None:
+                values["plan"] = outline.plan
+            if outline.dispatch:
+                values |= {"phase": Phase.EXECUTE.value, "due_at": None}
+            jobs.release(tx, job.id, job.attempt, values, usage=decision.usage)
+            steps.add(
+                tx,
+                job_id=job.id,
+                number=number,
+                thought=decision.thought,
+                reflection=decision.reflection,
+                note="",
+                model=decision.model,
+                usage=decision.usage,
+                latency_s=decision.latency_s,
+            )
+            steps.add_calls(tx, [self._timed(row) for row in outline.rows])
+            events.append(tx, job.id, NewEvent(EventType.STEP_DECIDED, data), *outline.events, *settled)
+            self._hand_on(tx, job, outline)
+
+    @staticmethod
+    def _timed(row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"started_at": func.now(), "finished_at": func.now()} if "ok" in row else row
+
+    def _hand_on(self, tx: Transaction, job: Job, outline: Outline) -> None:
+        """What happens next: stop, end, execute or plan again."""
+        stopping = jobs.get(tx, job.id).stopping
+        if stopping is not None:
+            finish_stop(tx, job.id, stopping)
+        elif outline.finish is not None and not outline.finish.success:
+            end_job(
+                tx,
+                job.id,
+                JobStatus.FAILED,
+                reason=Reason.GAVE_UP,
+                message="The agent gave up; its answer says why.",
+                answer=outline.finish.answer,
+            )
+        elif outline.finish is not None and not outline.dispatch:
+            end_job(tx, job.id, JobStatus.SUCCEEDED, answer=outline.finish.answer)
+        elif outline.dispatch:
+            steps.make_due(tx, outline.first_wave, self._runtime.limits.ring_s)
+            doorbells.execute_after_commit(tx, self._runtime, outline.first_wave, job)
+        else:
+            doorbells.plan_after_commit(tx, self._runtime, job)
+
+    def _record_malformed(self, job: Job, error: MalformedAction) -> None:
+        number = job.step + 1
+        raw = error.raw[:_RAW_CHARS]
+        data = {"step": number, "model": error.model, "error": error.message, "raw": raw, "usage": usage_data(error.usage)}
+        with self._runtime.database.transaction() as tx:
+            values = {
+                "step": number,
+                "tries": 0,
+                "malformed": job.malformed + 1,
+                "rings": 0,
+                "due_at": self._due(self._runtime.limits.ring_s),
+            }
+            jobs.release(tx, job.id, job.attempt, values, usage=error.usage)
+            steps.add(
+                tx,
+                job_id=job.id,
+                number=number,
+                thought=raw,
+                reflection="",
+                note=error.message,
+                model=error.model,
+                usage=error.usage,
+                latency_s=0.0,
+            )
+            events.append(tx, job.id, NewEvent(EventType.STEP_MALFORMED, data))
+            doorbells.plan_after_commit(tx, self._runtime, job)
+
+    def _compact(self, job: Job, error: ContextTooLong) -> None:
+        """Show older observations shortened from now on; give up when that was done already."""
+        through = job.step - _KEEP_STEPS
+        if through <= job.compacted_through:
+            self._record_failure(job, error)
+            return
+        with self._runtime.database.transaction() as tx:
+            values = {"compacted_through": through, "tries": 0, "rings": 0, "due_at": self._due(self._runtime.limits.ring_s)}
+            jobs.release(tx, job.id, job.attempt, values)
+            events.append(tx, job.id, NewEvent(EventType.CONTEXT_COMPACTED, {"through_step": through}))
+            doorbells.plan_after_commit(tx, self._runtime, job)
+
+    def _record_failure(self, job: Job, error: DualtrackError) -> None:
+        """The provider or our machinery failed: try again after a pause, or end the job when that can't help or was done often enough."""
+        _LOG.warning("step %d: %s: %s", job.step + 1, error.code, error, extra={"job_id": job.id, "try": job.tries})
+        with self._runtime.database.transaction() as tx:
+            if not error.retryable or job.tries >= self._runtime.limits.attempts:
+                jobs.release(tx, job.id, job.attempt, {})
+                end_job(tx, job.id, JobStatus.FAILED, reason=error.code, message=error.message)
+                return
+            pause = backoff(job.tries, self._runtime.limits)
+            data = {
+                "step": job.step + 1,
+                "code": error.code,
+                "message": error.message,
+                "attempt": job.attempt,
+                "retry_in_s": round(pause, 2),
+            }
+            jobs.release(tx, job.id, job.attempt, {"due_at": self._due(pause)})
+            events.append(tx, job.id, NewEvent(EventType.STEP_RETRYING, data))
+
+    @staticmethod
+    def _due(seconds: float) -> Any:  # noqa: ANN401 - a SQL expression of the database's clock
+        return func.now() + timedelta(seconds=seconds)

@@ -1,0 +1,74 @@
+"""The Celery application of a worker: quorum queues, late acknowledgement, threads, no result backend, no timers (design rule 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from celery import Celery
+
+from dualtrack.queues.topology import Task, Topology
+from dualtrack.settings import BrokerSettings
+
+_HEARTBEAT_S: Final = 10
+
+
+def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], None]) -> Celery:
+    """An application that consumes one task's queue and calls `handle(row id)`.
+
+    `handle` must write down whatever happens itself: a message is acknowledged after it returned or raised, and a ring lost with a dying
+    process comes back by redelivery or the scheduler.
+    """
+    topology = Topology(settings.prefix)
+    app = Celery("dualtrack", broker=settings.url.get_secret_value(), set_as_current=False)
+    app.conf.update(
+        task_queues=topology.queues()[:-1],
+        task_default_queue=topology.name(task),
+        task_default_exchange=topology.exchange.name,
+        task_default_routing_key=topology.name(task),
+        task_create_missing_queues=False,
+        task_default_queue_type="quorum",
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        task_ignore_result=True,
+        task_store_errors_even_if_ignored=False,
+        result_backend=None,
+        worker_prefetch_multiplier=1,
+        worker_enable_remote_control=False,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,  # the claim in the database decides, not the connection
+        broker_heartbeat=_HEARTBEAT_S,
+        broker_connection_retry=True,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options={"confirm_publish": True},
+        accept_content=["json"],
+        task_serializer="json",
+        event_serializer="json",
+    )
+
+    @app.task(name=task.value)
+    def run(row_id: str) -> None:
+        handle(row_id)
+
+    del run
+    return app
+
+
+def run_worker(app: Celery, settings: BrokerSettings, task: Task, threads: int) -> None:
+    """Consume until SIGTERM, then finish what is running (warm shutdown). Blocks."""
+    app.worker_main(
+        [
+            "worker",
+            "--pool=threads",
+            f"--concurrency={threads}",
+            f"--queues={Topology(settings.prefix).name(task)}",
+            "--without-gossip",
+            "--without-mingle",
+            "--without-heartbeat",
+            "--loglevel=WARNING",
+            f"--hostname={task.value}@%h",
+        ]
+    )

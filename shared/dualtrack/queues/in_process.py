@@ -1,0 +1,72 @@
+"""The doorbell inside one process: a pool of threads a task. For the standalone platform; the scheduler makes lost rings good as ever."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from dualtrack.domain.errors import BrokerUnavailable
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class InProcessDoorbell:
+    """Calls the handlers given to `start` on threads; one ring of an id at a time is kept waiting, since more would say nothing new."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._handlers: dict[str, Callable[[str], None]] = {}
+        self._waiting: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+
+    def start(self, *, plan: Callable[[str], None], execute: Callable[[str], None], planner_threads: int, executor_threads: int) -> None:
+        """Begin to take rings."""
+        self._handlers = {"plan": plan, "execute": execute}
+        self._pools = {
+            "plan": ThreadPoolExecutor(planner_threads, thread_name_prefix="planner"),
+            "execute": ThreadPoolExecutor(executor_threads, thread_name_prefix="executor"),
+        }
+
+    def stop(self) -> None:
+        """Finish what is running; rings still waiting are dropped (their rows stay due)."""
+        pools, self._pools = self._pools, {}
+        for pool in pools.values():
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def plan(self, job_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
+        """Ring for the planner."""
+        del priority, traceparent  # the rows have both
+        self._ring("plan", job_id)
+
+    def execute(self, call_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
+        """Ring for an executor."""
+        del priority, traceparent
+        self._ring("execute", call_id)
+
+    def check(self) -> None:
+        """Raise `BrokerUnavailable` before `start` and after `stop`."""
+        if not self._pools:
+            raise BrokerUnavailable("The platform is starting or stopping.")
+
+    def _ring(self, task: str, row_id: str) -> None:
+        with self._lock:
+            if (task, row_id) in self._waiting:
+                return
+            self._waiting.add((task, row_id))
+        try:
+            self._pools[task].submit(self._run, task, row_id)
+        except (KeyError, RuntimeError) as error:
+            with self._lock:
+                self._waiting.discard((task, row_id))
+            raise BrokerUnavailable("The platform is starting or stopping.") from error
+
+    def _run(self, task: str, row_id: str) -> None:
+        with self._lock:
+            self._waiting.discard((task, row_id))
+        try:
+            self._handlers[task](row_id)
+        except Exception:  # noqa: BLE001 - a pool thread has nobody else to tell; the row stays due
+            _LOG.exception("%s %s failed", task, row_id)

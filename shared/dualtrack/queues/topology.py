@@ -1,0 +1,62 @@
+"""Every exchange, queue and task name, in one place.
+
+All queues are quorum queues. What no consumer can take (a malformed message, or one delivered `DELIVERY_LIMIT` times) ends
+in the dead-letter queue; that loses nothing, since a message is only a doorbell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from kombu import Exchange, Queue
+
+DELIVERY_LIMIT: Final = 20
+"""Deliveries of one message before it is dead-lettered."""
+
+
+class Task(StrEnum):
+    """Names of the Celery tasks."""
+
+    PLAN = "dualtrack.plan"
+    EXECUTE = "dualtrack.execute"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The names of one stack on a broker."""
+
+    prefix: str
+
+    @property
+    def exchange(self) -> Exchange:
+        """Direct exchange that all work goes through."""
+        return Exchange(self.prefix, type="direct", durable=True)
+
+    @property
+    def dead_exchange(self) -> Exchange:
+        """Where dead letters go."""
+        return Exchange(f"{self.prefix}.dead", type="fanout", durable=True)
+
+    def name(self, task: Task) -> str:
+        """The queue (and routing key) of a task."""
+        return f"{self.prefix}.{task.value.removeprefix('dualtrack.')}"
+
+    def queue(self, task: Task) -> Queue:
+        """The queue of a task."""
+        arguments: dict[str, Any] = {
+            "x-queue-type": "quorum",
+            "x-delivery-limit": DELIVERY_LIMIT,
+            "x-dead-letter-exchange": self.dead_exchange.name,
+        }
+        return Queue(self.name(task), self.exchange, routing_key=self.name(task), durable=True, queue_arguments=arguments)
+
+    @property
+    def dead_letters(self) -> Queue:
+        """Messages that nobody could take."""
+        return Queue(f"{self.prefix}.dead-letters", self.dead_exchange, durable=True, queue_arguments={"x-queue-type": "quorum"})
+
+    def queues(self) -> list[Queue]:
+        """All of them."""
+        return [*(self.queue(task) for task in Task), self.dead_letters]
