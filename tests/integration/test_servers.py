@@ -6,8 +6,10 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import kombu
 import psutil  # type: ignore[import-untyped]
@@ -15,7 +17,23 @@ import psycopg
 import pytest
 from dualtrack.testing.servers import Postgres, S3Server, ServerFailed
 from dualtrack.testing.servers.process import ServerProcess, free_ports
-from dualtrack.testing.servers.rabbitmq import RabbitBroker, RabbitMQ
+from dualtrack.testing.servers.rabbitmq import RabbitBroker, RabbitMQ, rabbitmq_script
+from kombu.simple import SimpleQueue
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+
+@contextlib.contextmanager
+def simple_queue(url: str, name: str) -> Iterator[SimpleQueue]:
+    """A quorum queue, publishing with confirms."""
+    queue = kombu.Queue(name, kombu.Exchange(""), routing_key=name, durable=True, queue_arguments={"x-queue-type": "quorum"})
+    with (
+        kombu.Connection(url, transport_options={"confirm_publish": True}) as connection,
+        connection.channel() as channel,
+        contextlib.closing(SimpleQueue(channel, queue)) as simple,  # type: ignore[arg-type]  # the stubs know names only,
+    ):
+        yield simple
 
 
 @contextlib.contextmanager
@@ -75,14 +93,12 @@ def test_postgres_keeps_committed_rows_through_restart_and_kill() -> None:
 
 
 def test_rabbitmq_vhosts_are_empty_brokers_with_quorum_queues(rabbitmq: RabbitBroker, broker_url: str) -> None:
-    queue = kombu.Queue("doorbell", durable=True, queue_arguments={"x-queue-type": "quorum"})
-    with kombu.Connection(broker_url) as connection:
-        with contextlib.closing(connection.SimpleQueue(queue)) as simple:
-            simple.put("ring")
-            message = simple.get(timeout=10)
-            assert message.payload == "ring"
-            message.ack()
-        vhost = broker_url.rsplit("/", 1)[1]
+    vhost = broker_url.rsplit("/", 1)[1]
+    with simple_queue(broker_url, "doorbell") as queue:
+        queue.put("ring")
+        message = queue.get(timeout=10)
+        assert message.payload == "ring"
+        message.ack()
         assert [(q["name"], q["type"]) for q in rabbitmq.api("GET", f"queues/{vhost}")] == [("doorbell", "quorum")]
     other = rabbitmq.new_vhost()
     assert rabbitmq.api("GET", f"queues/{other.rsplit('/', 1)[1]}") == []
@@ -91,27 +107,25 @@ def test_rabbitmq_vhosts_are_empty_brokers_with_quorum_queues(rabbitmq: RabbitBr
         rabbitmq.api("GET", f"queues/{other.rsplit('/', 1)[1]}")
 
 
-def test_rabbitmq_keeps_confirmed_messages_through_kill_and_leaves_no_epmd() -> None:
-    queue = kombu.Queue("doorbell", durable=True, queue_arguments={"x-queue-type": "quorum"})
-    try:
-        server = RabbitMQ()
-    except ServerFailed:
-        pytest.skip("no rabbitmq-server installed: Docker's has no process to look at")
-    with server:
-        with (
-            kombu.Connection(server.url, transport_options={"confirm_publish": True}) as connection,
-            contextlib.closing(connection.SimpleQueue(queue)) as simple,
-        ):
-            simple.put("ring")
-        processes = tree(server.pid)
+@pytest.mark.skipif(rabbitmq_script() is None, reason="no rabbitmq-server installed: Docker's has no processes to look at")
+def test_rabbitmq_keeps_confirmed_messages_through_restart_and_kill_and_leaves_no_process() -> None:
+    with RabbitMQ() as server:
+        with simple_queue(server.url, "doorbell") as queue:
+            queue.put("first")
+        processes = tree(server.pid) + tree(server.epmd_pid)
+        server.restart()
+        assert not [pid for pid in processes if alive(pid)]
+        with simple_queue(server.url, "doorbell") as queue:
+            message = queue.get(timeout=20)
+            assert message.payload == "first"
+            message.ack()
+            queue.put("second")
+        processes = tree(server.pid) + tree(server.epmd_pid)
         server.kill()
         assert not [pid for pid in processes if alive(pid)]
         server.start()
-        with kombu.Connection(server.url) as connection, contextlib.closing(connection.SimpleQueue(queue)) as simple:
-            assert simple.get(timeout=20).payload == "ring"
-        processes = tree(server.pid) + tree(server.epmd_pid)
-        server.stop()
-        assert not [pid for pid in processes if alive(pid)]
+        with simple_queue(server.url, "doorbell") as queue:
+            assert queue.get(timeout=20).payload == "second"
         folder = server.folder
     assert not folder.exists()
 
@@ -122,7 +136,7 @@ def test_s3_server_keeps_objects_through_restart_and_refuses_a_wrong_secret() ->
 
     with S3Server() as server:
 
-        def client(secret: str):
+        def client(secret: str) -> S3Client:
             return boto3.client(
                 "s3",
                 endpoint_url=server.endpoint_url,
@@ -149,6 +163,7 @@ def test_a_server_that_ends_while_starting_is_reported_with_its_log(tmp_path: Pa
     )
     with pytest.raises(ServerFailed, match=r"(?s)broken ended with status 3 .*no such disk"):
         process.wait_until(lambda: False, timeout_s=30)
+    process.kill()
 
 
 def test_a_server_that_never_answers_is_reported_and_killed_with_its_children(tmp_path: Path) -> None:
@@ -160,6 +175,24 @@ def test_a_server_that_never_answers_is_reported_and_killed_with_its_children(tm
     processes = tree(process.pid)
     process.stop(grace_s=0.1)
     assert not [pid for pid in processes if alive(pid)]
+
+
+def test_a_server_ends_with_the_test_run_that_was_killed(tmp_path: Path) -> None:
+    script = (
+        "import os, pathlib, sys\n"
+        "from dualtrack.testing.servers.process import ServerProcess\n"
+        "here = pathlib.Path(sys.argv[1])\n"
+        "server = ServerProcess('s', [sys.executable, '-c', 'import time; time.sleep(600)'], log=here / 'log', env=os.environ, cwd=here)\n"
+        "print(server.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == -9
+    server = int(done.stdout)
+    deadline = time.monotonic() + 20
+    while alive(server) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not alive(server)
 
 
 def test_free_ports_are_distinct() -> None:

@@ -15,6 +15,8 @@ import psutil  # type: ignore[import-untyped]
 
 LOG_TAIL_BYTES = 4000
 _POLL_S = 0.02
+# A test run that is itself killed runs no clean-up, but its end of the pipe closes: the read ends, and the server's group with it.
+_WATCHDOG = 'read -r _; kill -9 "-$1"'
 
 
 class ServerFailed(RuntimeError):
@@ -56,6 +58,13 @@ class ServerProcess:
                 group=None if user is None else user[1],
                 extra_groups=None if user is None else [],
             )
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCHDOG, "watchdog", str(self.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     @property
     def pid(self) -> int:
@@ -77,18 +86,28 @@ class ServerProcess:
             time.sleep(_POLL_S)
 
     def stop(self, ask: signal.Signals = signal.SIGTERM, *, grace_s: float = 20.0) -> None:
-        """Ask it to end, kill what is left after `grace_s`; all processes of its group are gone afterwards."""
+        """Ask it to end, kill what is left after `grace_s`; it and all its descendants are gone afterwards."""
+        descendants = self._descendants()
         if self.running():
             self._process.send_signal(ask)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(grace_s)
-        self.kill()
+        self._kill(descendants)
 
     def kill(self) -> None:
         """`kill -9` of it, its process group and all its descendants (PostgreSQL's have groups of their own); all are gone afterwards."""
-        descendants: list[psutil.Process] = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            descendants = psutil.Process(self.pid).children(recursive=True)
+        self._kill(self._descendants())
+
+    def _descendants(self) -> list[psutil.Process]:
+        try:
+            found: list[psutil.Process] = psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        return found
+
+    def _kill(self, descendants: list[psutil.Process]) -> None:
+        self._watchdog.kill()  # before the process id is free for somebody else
+        self._watchdog.communicate()
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: PermissionError when only a zombie is left
             os.killpg(self.pid, signal.SIGKILL)
         for process in descendants:

@@ -174,7 +174,11 @@ class RabbitMQ(RabbitBroker):
         self.kill()
 
     def kill(self) -> None:
-        """`kill -9` of the node, and the end of its epmd."""
+        """`kill -9` of the node, and the end of its epmd.
+
+        RabbitMQ 3.10 writes a new quorum queue's membership down some seconds late: a queue declared just before may not
+        come back (it answers 541 INTERNAL_ERROR). Call `restart()` between declaring and killing.
+        """
         for process in (self._node, self._epmd):
             if process is not None:
                 process.kill()

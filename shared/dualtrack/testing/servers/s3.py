@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -17,6 +18,7 @@ ACCESS_KEY_ID = "dualtrack-test"
 SECRET_ACCESS_KEY = "dualtrack-test-secret"
 REGION = "us-east-1"
 _FORBIDDEN = 403
+_PROBE = "readiness-probe"
 
 
 class S3Server(Server):
@@ -30,6 +32,7 @@ class S3Server(Server):
         super().__init__("s3")
         self._ports = free_ports(10)
         self._process: ServerProcess | None = None
+        self._probed = False
         (self.folder / "data").mkdir()
 
     @property
@@ -38,7 +41,7 @@ class S3Server(Server):
         return f"http://127.0.0.1:{self._ports[0]}"
 
     def start(self) -> None:
-        """Start it; returns once it refuses an unsigned request, as it should."""
+        """Start it; returns once it gives back what was stored, and refuses an unsigned request."""
         s3, s3_grpc, master, master_grpc, volume, volume_grpc, filer, filer_grpc, admin, admin_grpc = self._ports
         folder = self.folder
         options = {
@@ -77,7 +80,7 @@ class S3Server(Server):
             },
             cwd=folder,
         )
-        self._process.wait_until(self._refuses_strangers, timeout_s=START_TIMEOUT_S)
+        self._process.wait_until(self._answers, timeout_s=START_TIMEOUT_S)
 
     @property
     def pid(self) -> int:
@@ -98,15 +101,39 @@ class S3Server(Server):
             self._process.kill()
             self._process = None
 
-    def _refuses_strangers(self) -> bool:
+    def _answers(self) -> bool:
         try:
             urllib.request.urlopen(self.endpoint_url, timeout=2).close()
         except urllib.error.HTTPError as error:
             error.close()
-            return error.code == _FORBIDDEN
+            return error.code == _FORBIDDEN and self._keeps_objects()
         except OSError:
             return False
         return False
+
+    def _keeps_objects(self) -> bool:
+        # After a restart requests are answered some seconds before the volumes, and with them older objects, are back.
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        client = boto3.client(
+            "s3",
+            endpoint_url=self.endpoint_url,
+            region_name=REGION,
+            aws_access_key_id=ACCESS_KEY_ID,
+            aws_secret_access_key=SECRET_ACCESS_KEY,
+            config=Config(connect_timeout=2, read_timeout=5, retries={"total_max_attempts": 1}),
+        )
+        with contextlib.closing(client):
+            try:
+                if not self._probed:
+                    client.create_bucket(Bucket=_PROBE)
+                    client.put_object(Bucket=_PROBE, Key=_PROBE, Body=_PROBE.encode())
+                    self._probed = True
+                return client.get_object(Bucket=_PROBE, Key=_PROBE)["Body"].read() == _PROBE.encode()
+            except (BotoCoreError, ClientError):
+                return False
 
 
 def _weed() -> Path:
