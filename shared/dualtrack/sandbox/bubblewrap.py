@@ -41,7 +41,7 @@ class BubblewrapSandbox:
     name = "bubblewrap"
 
     def __init__(self, settings: SandboxSettings, limits: SandboxLimits, *, cgroups: bool = True) -> None:
-        """Takes the settings and the limits that `check` runs under; `cgroups=False` uses resource limits even where groups could be made."""
+        """Takes the settings and the limits that `check` runs under; `cgroups=False`: resource limits even where groups could be made."""
         self._settings = settings
         self._limits = limits
         self._with_cgroups = cgroups

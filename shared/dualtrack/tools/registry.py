@@ -1,0 +1,96 @@
+"""The tools by name, and the check of arguments against their schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from dualtrack.domain.errors import UnknownTool
+from dualtrack.domain.tool import ToolSpec
+from dualtrack.tools.artifacts import ReadArtifact, SaveArtifact
+from dualtrack.tools.control import FINISH, UPDATE_PLAN
+from dualtrack.tools.files import EditFile, ListFiles, ReadFile, WriteFile
+from dualtrack.tools.port import Tool
+from dualtrack.tools.python import ExecutePython
+from dualtrack.tools.search import SearchFiles
+from dualtrack.tools.shell import Check, Shell
+
+CHECK_TOOL: Final = Check.spec.name
+FINISH_TOOL: Final = FINISH.name
+PLAN_TOOL: Final = UPDATE_PLAN.name
+
+_TOOLS: Final[tuple[Tool, ...]] = (
+    ExecutePython(),
+    Shell(),
+    ReadFile(),
+    WriteFile(),
+    EditFile(),
+    ListFiles(),
+    SearchFiles(),
+    ReadArtifact(),
+    SaveArtifact(),
+)
+
+DEFAULT_TOOLS: Final = (*(tool.spec.name for tool in _TOOLS), PLAN_TOOL, FINISH_TOOL)
+"""Names of the tools an agent gets where its profile names none: all that are offered."""
+
+_SHOWN_CHARS: Final = 200
+
+
+class Registry:
+    """All tools of the platform. Immutable, thread-safe."""
+
+    def __init__(self, tools: Iterable[Tool] = _TOOLS, *, internal: Iterable[Tool] = (Check(),)) -> None:
+        """Takes the executable tools on offer, and those that only the engine calls."""
+        offered = tuple(tools)
+        self._tools = {tool.spec.name: tool for tool in (*offered, *internal)}
+        self._specs = {tool.spec.name: tool.spec for tool in offered} | {spec.name: spec for spec in (UPDATE_PLAN, FINISH)}
+
+    def spec(self, name: str, *, param: str | None = None) -> ToolSpec:
+        """The tool on offer of that name.
+
+        Raises:
+            UnknownTool: there is none; the message lists those there are.
+        """
+        if name not in self._specs:
+            raise UnknownTool(f"There is no tool {name[:_SHOWN_CHARS]!r}. The tools are: {', '.join(self._specs)}.", param=param)
+        return self._specs[name]
+
+    def specs(self, names: Iterable[str], *, param: str = "agent.tools") -> tuple[ToolSpec, ...]:
+        """The tools on offer of those names, in that order. Raises `UnknownTool`; `param` is the field that named them."""
+        return tuple(self.spec(name, param=param) for name in names)
+
+    def tool(self, name: str) -> Tool:
+        """The executable tool of that name, the engine's own included. Raises `UnknownTool`."""
+        if name not in self._tools:
+            raise UnknownTool(f"There is no tool {name[:_SHOWN_CHARS]!r} that can be executed. There are: {', '.join(self._tools)}.")
+        return self._tools[name]
+
+    def validate(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> str | None:
+        """What is wrong with the arguments, naming the field; None when they fit the schema and can be stored and passed on as text."""
+        from jsonschema import Draft202012Validator
+
+        errors = sorted(Draft202012Validator(spec.parameters).iter_errors(dict(arguments)), key=lambda error: list(map(str, error.path)))
+        if errors:
+            field = ".".join(str(part) for part in errors[0].absolute_path)
+            message = errors[0].message
+            if len(message) > _SHOWN_CHARS:  # it quotes the value at fault first, the rule last
+                message = f"{message[: _SHOWN_CHARS // 2]}…{message[-_SHOWN_CHARS // 2 :]}"
+            return f"{field}: {message}" if field else message
+        return _unstorable(arguments, "")
+
+
+def _unstorable(value: Any, field: str) -> str | None:  # noqa: ANN401 - JSON
+    if isinstance(value, str):
+        if "\x00" in value:
+            return f"{field}: must not hold the character NUL"
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return f"{field}: must be valid Unicode (it holds half of a surrogate pair)"
+    items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        wrong = _unstorable(item, f"{field}.{key}" if field else str(key))
+        if wrong is not None:
+            return wrong
+    return None
