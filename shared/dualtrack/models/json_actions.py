@@ -25,7 +25,7 @@ from dualtrack.models.action_text import (
     parse_object,
 )
 from dualtrack.models.port import DecisionRequest, PastCall, PastStep
-from dualtrack.models.prompts import JSON_ACTION_RULES, JSON_REFLECT
+from dualtrack.models.prompts import JSON_ACTION_RULES, JSON_GO_ON, JSON_LOOK_EXAMPLE, JSON_PYTHON_EXAMPLE, JSON_REFLECT
 
 THOUGHT_CHARS: Final = 240
 REFLECTION_CHARS: Final = 400
@@ -33,13 +33,13 @@ _DROPPED_KEYWORDS: Final = frozenset(
     {"description", "default", "examples", "title", "pattern", "format", "minLength", "maxLength", "$schema"}
 )
 """Of a tool's schema: what engines' grammars don't need, or compile slowly or not at all (llama.cpp repeats a rule per character)."""
+_EXAMPLES: Final = {"read_file": JSON_LOOK_EXAMPLE, "execute_python": JSON_PYTHON_EXAMPLE}
 _UNREADABLE: Final = 'Answer with one JSON object: {"thought": "...", "tool": "<name of a tool>", "arguments": {...}}.'
 
 
 def request_body(request: DecisionRequest) -> dict[str, Any]:
     """`messages` and `response_format` for a decision."""
-    system = f"{request.system}\n\n{JSON_ACTION_RULES}\n\n{tool_docs(request)}"
-    messages: list[dict[str, Any]] = [{"role": "system", "content": system}, {"role": "user", "content": request.task}]
+    messages: list[dict[str, Any]] = [{"role": "system", "content": _system(request)}, {"role": "user", "content": request.task}]
     for step in request.steps:
         if step.reflection:
             messages[-1] = _and(messages[-1], JSON_REFLECT)
@@ -75,6 +75,13 @@ def read_action(answer: ProviderAnswer, request: DecisionRequest) -> Action:
 def tool_docs(request: DecisionRequest) -> str:
     """The tools as the model reads them: one line each."""
     return "Tools:\n" + "\n".join(f"- {_signature(spec)}: {spec.description}" for spec in request.tools)
+
+
+def _system(request: DecisionRequest) -> str:
+    names = {spec.name for spec in request.tools}
+    parts = [request.system, JSON_ACTION_RULES, tool_docs(request)]
+    parts += [example for name, example in _EXAMPLES.items() if name in names]
+    return "\n\n".join(parts)
 
 
 def _signature(spec: ToolSpec) -> str:
@@ -125,7 +132,9 @@ def _came_back(step: PastStep) -> str:
     parts = [_observed(call) for call in step.calls]
     if step.note:
         parts.append(step.note)
-    return "\n\n".join(parts) or "Go on."
+    if not step.note and all(call.ok for call in step.calls):
+        parts.append(JSON_GO_ON)
+    return "\n\n".join(parts)
 
 
 def _observed(call: PastCall) -> str:
