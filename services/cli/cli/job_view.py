@@ -1,0 +1,76 @@
+"""A job and its steps, to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cli.output import Output
+from cli.progress import checklist, essential
+from cli.text import duration, money, preview
+
+_WIDTH = 160
+_LINES = 40
+
+
+def status_line(job: Mapping[str, Any]) -> str:
+    """The status, and why where there is a reason."""
+    reason = job.get("reason")
+    return f"{job.get('status')} ({reason})" if reason else str(job.get("status"))
+
+
+def show_job(out: Output, job: Mapping[str, Any]) -> None:
+    """All that a person wants to know of a job."""
+    usage = job.get("usage")
+    usage = usage if isinstance(usage, Mapping) else {}
+    agent = job.get("agent")
+    agent = agent if isinstance(agent, Mapping) else {}
+    cached = usage.get("cached_tokens") or 0
+    tokens = f"{usage.get('input_tokens', 0):,} in ({cached:,} from cache), {usage.get('output_tokens', 0):,} out" if usage else ""
+    metadata = job.get("metadata")
+    out.fields(
+        [
+            ("job", job.get("id")),
+            ("status", status_line(job)),
+            ("message", job.get("message")),
+            ("model", agent.get("model")),
+            ("step", job.get("step")),
+            ("tokens", tokens),
+            ("cost", money(usage["cost_usd"]) if "cost_usd" in usage else None),
+            ("created", job.get("created_at")),
+            ("started", job.get("started_at")),
+            ("finished", job.get("finished_at")),
+            ("deadline", job.get("deadline_at")),
+            ("metadata", "\n".join(f"{key}={value}" for key, value in metadata.items()) if isinstance(metadata, Mapping) else None),
+            ("checks", "\n".join(str(item) for item in job.get("checks") or [])),
+            ("instructions", job.get("instructions")),
+            ("plan", "\n".join(checklist(job.get("plan")))),
+            ("answer", job.get("answer")),
+        ]
+    )
+
+
+def show_steps(out: Output, steps: Sequence[Any]) -> None:
+    """Each step with its calls and what came back."""
+    for step in steps:
+        if not isinstance(step, Mapping):
+            continue
+        out.text(f"step {step.get('number', step.get('step'))}  {step.get('model') or ''}")
+        for name in ("reflection", "thought", "note"):
+            _indented(out, 2, f"{name}: ", step.get(name))
+        for call in step.get("calls") or []:
+            if isinstance(call, Mapping):
+                _call(out, call)
+
+
+def _call(out: Output, call: Mapping[str, Any]) -> None:
+    tool = str(call.get("tool"))
+    wall = call.get("wall_s")
+    took = f" in {duration(wall)}" if isinstance(wall, int | float) else ""
+    out.text(f"  {call.get('status')} {tool} {essential(tool, call.get('arguments'))}{took}  {call.get('id')}")
+    _indented(out, 6, "", call.get("observation") or call.get("preview"))
+
+
+def _indented(out: Output, indent: int, label: str, text: object) -> None:
+    if text:
+        out.text("\n".join(" " * indent + line for line in preview(f"{label}{text}", lines=_LINES, width=_WIDTH)))

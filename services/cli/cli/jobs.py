@@ -1,0 +1,183 @@
+"""`dualtrack jobs`: the deep track."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from cli.job_view import show_job, show_steps, status_line
+from cli.outcome import HELP, UsageProblem
+from cli.session import Session, command, read_stdin
+from cli.spec import MAX_SPEC_BYTES, check, input_entry, merge, parse_input, parse_metadata, read_spec
+from cli.watch import watch as watch_job
+
+JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of the job.")]
+
+
+class Status(StrEnum):
+    """Statuses to list by."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(no_args_is_help=True, help="Long-horizon jobs: submit, watch, stop and look into them.", epilog=HELP)
+    command(group, "submit")(submit)
+    command(group, "list")(list_jobs)
+    command(group, "show")(show)
+    command(group, "watch")(watch)
+    command(group, "cancel")(cancel)
+    command(group, "steps")(steps)
+    app.add_typer(group, name="jobs")
+
+
+def submit(
+    session: Session,
+    *,
+    instructions: Annotated[str | None, typer.Argument(help="What to do, in plain words; '-' or nothing: read standard input.")] = None,
+    files: Annotated[
+        list[str] | None, typer.Option("--file", "-f", metavar="PATH[:WORKSPACE/PATH]", help="Upload a file for the job; again for more.")
+    ] = None,
+    checks: Annotated[
+        list[str] | None,
+        typer.Option("--check", metavar="CMD", help="Command that must exit 0 before the job may succeed; again for more."),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Track or model that decides; else deep.")] = None,
+    tools: Annotated[
+        list[str] | None, typer.Option("--tool", metavar="NAME", help="A tool on offer instead of all; again for more.")
+    ] = None,
+    max_steps: Annotated[int | None, typer.Option("--max-steps", min=1, help="Most decisions.")] = None,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="Most tokens of all model calls together.")] = None,
+    max_cost: Annotated[str | None, typer.Option("--max-cost", metavar="USD", help="Most US dollars of all model calls together.")] = None,
+    max_wall_time: Annotated[
+        int | None, typer.Option("--max-wall-time", metavar="SECONDS", min=1, help="Seconds until the job expires.")
+    ] = None,
+    metadata: Annotated[list[str] | None, typer.Option("--metadata", metavar="K=V", help="Your own label; again for more.")] = None,
+    priority: Annotated[int | None, typer.Option("--priority", min=0, max=9, help="Higher is taken up first.")] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option("--idempotency-key", metavar="KEY", help="The same key and request give the same job, not a second one.")
+    ] = None,
+    spec_file: Annotated[
+        Path | None, typer.Option("--spec", metavar="FILE", help="Specification in JSON or YAML; options add to it and win.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Watch the job to its end; the exit status tells how it ended.")] = False,
+) -> int | None:
+    """Submit a job and print its id; with --watch, see it through."""
+    spec = {} if spec_file is None else read_spec(spec_file)
+    limits = {"steps": max_steps, "tokens": max_tokens, "cost_usd": max_cost, "wall_time_s": max_wall_time}
+    given: dict[str, Any] = {
+        "instructions": _instructions(instructions, spec),
+        "checks": checks or None,
+        "agent": {name: value for name, value in (("model", model), ("tools", tools)) if value},
+        "limits": {name: value for name, value in limits.items() if value is not None},
+        "metadata": parse_metadata(metadata or []),
+        "priority": priority,
+    }
+    inputs = [parse_input(text) for text in files or []]
+    body = merge(spec, {name: value for name, value in given.items() if value not in (None, {})})
+    check(body, inputs)
+    uploaded = []
+    for item in inputs:
+        uploaded.append(input_entry(str(session.client.upload(item.local).get("id")), item))
+        if not session.as_json:
+            session.out.say(f"uploaded {item.local}", "dim")
+    if uploaded:
+        body = merge(body, {"inputs": uploaded})
+    # A key of our own makes it safe to send the request again when the connection breaks before the answer.
+    job = session.client.post("/v1/jobs", body, idempotency_key=idempotency_key or f"cli-{uuid.uuid4()}")
+    job_id = str(job.get("id"))
+    if session.as_json:
+        (session.out.json_line if watch else session.out.document)(job)
+    elif watch:
+        session.out.say(f"job {job_id}", "bold")
+    else:
+        session.out.text(job_id)
+        session.out.say(f"watch it: dualtrack jobs watch {job_id}", "dim")
+    return watch_job(session, job_id) if watch else None
+
+
+def _instructions(argument: str | None, spec: dict[str, Any]) -> str | None:
+    if argument == "-" or (argument is None and "instructions" not in spec and not sys.stdin.isatty()):
+        return read_stdin(MAX_SPEC_BYTES, "the instructions")
+    if argument is None and "instructions" not in spec:
+        raise UsageProblem("Say what to do: dualtrack jobs submit 'Summarise orders.csv' --file orders.csv")
+    return argument
+
+
+def list_jobs(
+    session: Session,
+    status: Annotated[list[Status] | None, typer.Option("--status", help="Only jobs in this status; again for more.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Most rows.")] = 20,
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+) -> None:
+    """List jobs, newest first."""
+    params = [("status", item.value) for item in status or []]
+    found = session.client.pages("/v1/jobs", params, limit=None if everything else limit)
+    if session.as_json:
+        session.out.document(found)
+        return
+    rows = [
+        [row.get("id"), status_line(row), row.get("step"), row.get("created_at"), str(row.get("instructions", ""))[:400]]
+        for row in found["data"]
+    ]
+    session.out.table(["ID", "STATUS", "STEP", "CREATED", "INSTRUCTIONS"], rows)
+    if found["has_more"]:
+        session.out.say("There are more: --limit N or --all.", "dim")
+
+
+def show(session: Session, job_id: JobId) -> None:
+    """Show a job: status, plan, answer, usage."""
+    job = session.client.get(_path(job_id))
+    if session.as_json:
+        session.out.document(job)
+    else:
+        show_job(session.out, job)
+
+
+def watch(
+    session: Session,
+    job_id: JobId,
+    after: Annotated[int, typer.Option("--after", metavar="N", min=0, help="Only events after this sequence number.")] = 0,
+) -> int:
+    """Watch a job to its end, from its first event on; the exit status tells how it ended.
+
+    A broken connection is opened again and goes on where it was. Ctrl-C stops the watching, not the job.
+    """
+    return watch_job(session, job_id, after=after)
+
+
+def cancel(session: Session, job_id: JobId) -> None:
+    """Ask a job to stop; running calls are told within seconds."""
+    job = session.client.post(_path(job_id) + "/cancel")
+    if session.as_json:
+        session.out.document(job)
+    else:
+        session.out.text(job.get("status"))
+        if job.get("status") != "cancelled":
+            session.out.say(f"It stops as soon as its running calls have: dualtrack jobs watch {job_id}", "dim")
+
+
+def steps(session: Session, job_id: JobId) -> None:
+    """Show a job's steps: what was thought, called and observed."""
+    found = session.client.pages(_path(job_id) + "/steps")
+    if session.as_json:
+        session.out.document(found)
+    else:
+        show_steps(session.out, found["data"])
+
+
+def _path(job_id: str) -> str:
+    return f"/v1/jobs/{quote(job_id, safe='')}"
