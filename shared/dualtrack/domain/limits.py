@@ -77,6 +77,7 @@ class PlatformLimits(_Frozen):
     backoff_s: Seconds = Field(1.0, description="First pause after a failure of our machinery; doubles, with jitter.")
     backoff_max_s: Seconds = Field(60.0, description="Longest such pause.")
     stream_poll_s: Seconds = Field(0.2, description="Seconds between two looks for new events while somebody watches a stream.")
+    streams: Positive = Field(1000, description="Event streams that one router process keeps open at once.")
     stream_keepalive_s: Seconds = Field(15.0, description="Seconds of silence after which a stream carries a comment line.")
     presign_s: Positive = Field(900, description="Life of a presigned download address.")
     sandbox: SandboxLimits = SandboxLimits()

@@ -14,9 +14,11 @@ from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.policies import waves
+from dualtrack.domain.text import storable
 from dualtrack.domain.tool import Effect, ProposedCall, ToolSpec
 from dualtrack.tools.registry import CHECK_TOOL, FINISH_TOOL, PLAN_TOOL, Registry
 
+_TOOL_NAME_CHARS: Final = 128
 _ALONE: Final = "Not finished: other calls were made in the same step. Look at their results first, then call finish alone."
 
 
@@ -118,10 +120,14 @@ class DecisionReader:
         }
 
     def _settled(self, job: Job, step: int, position: int, proposal: ProposedCall, *, ok: bool, text: str) -> dict[str, Any]:
-        tool = proposal.tool[:128] or "?"
-        arguments = proposal.arguments if len(json.dumps(proposal.arguments)) <= self._limits.arguments_bytes else {}
+        tool = storable(proposal.tool[:_TOOL_NAME_CHARS]) or "?"
+        arguments = storable(proposal.arguments) if len(json.dumps(proposal.arguments)) <= self._limits.arguments_bytes else {}
         status = CallStatus.SUCCEEDED if ok else CallStatus.FAILED
-        return self._row(job, step, position, tool, arguments, Effect.CONTROL) | {"status": status.value, "ok": ok, "preview": text}
+        return self._row(job, step, position, tool, arguments, Effect.CONTROL) | {
+            "status": status.value,
+            "ok": ok,
+            "preview": storable(text),
+        }
 
     def _dispatch(
         self,

@@ -6,7 +6,7 @@ import logging
 import mimetypes
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
 from dualtrack.domain.policies import backoff
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
+from dualtrack.domain.text import storable
 from dualtrack.domain.tool import Effect, Observation
 from dualtrack.engine import doorbells, observations
 from dualtrack.engine.ending import end_job, finish_stop
@@ -143,7 +144,8 @@ class Executor:
                     note = f"{result.observation.text}\n\nThe call's changes were undone: {error.message}"
                     result = ToolResult(Observation(ok=False, text=note), details=dict(result.details) | {"undone": error.code})
         result, kept = self._artifacts(store, workspace, result)
-        text = result.observation.text
+        text = storable(result.observation.text)
+        result = replace(result, observation=replace(result.observation, text=text), details=storable(result.details))
         key = None
         if len(text) > self._runtime.limits.observation_chars:
             key = observations.key(job.tenant_id, job.id, call.id, call.attempt)

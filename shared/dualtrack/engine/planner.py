@@ -20,6 +20,7 @@ from dualtrack.domain.lifecycle import JobStatus, Phase
 from dualtrack.domain.policies import backoff, is_stuck, limit_reached
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Step
+from dualtrack.domain.text import storable
 from dualtrack.engine import doorbells
 from dualtrack.engine.context import decision_request, failed_checks
 from dualtrack.engine.decisions import DecisionReader, Outline
@@ -140,6 +141,7 @@ class Planner:
 
     def _record(self, job: Job, decision: Decision) -> None:
         number = job.step + 1
+        thought, reflection = storable(decision.thought), storable(decision.reflection)
         outline = self._reader.outline(job, number, decision.calls, tracing.traceparent())
         asked = [{"id": row["id"], "tool": row["tool"], "arguments": row["arguments"]} for row in outline.rows]
         settled = [
@@ -153,8 +155,8 @@ class Planner:
         data = {
             "step": number,
             "model": decision.model,
-            "thought": decision.thought,
-            "reflection": decision.reflection,
+            "thought": thought,
+            "reflection": reflection,
             "calls": asked,
             "usage": usage_data(decision.usage),
             "latency_s": round(decision.latency_s, 3),
@@ -177,8 +179,8 @@ class Planner:
                 tx,
                 job_id=job.id,
                 number=number,
-                thought=decision.thought,
-                reflection=decision.reflection,
+                thought=thought,
+                reflection=reflection,
                 note="",
                 model=decision.model,
                 usage=decision.usage,
@@ -216,7 +218,7 @@ class Planner:
 
     def _record_malformed(self, job: Job, error: MalformedAction) -> None:
         number = job.step + 1
-        raw = error.raw[:_RAW_CHARS]
+        raw = storable(error.raw[:_RAW_CHARS])
         data = {"step": number, "model": error.model, "error": error.message, "raw": raw, "usage": usage_data(error.usage)}
         with self._runtime.database.transaction() as tx:
             values = {

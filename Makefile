@@ -1,0 +1,53 @@
+# One command each; `make help` prints them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help
+help: ## Print this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+.PHONY: setup
+setup: ## Virtual environment from the lock file (idempotent; the other commands call it)
+	@scripts/setup
+
+.PHONY: demo
+demo: setup ## Start the platform, ask one chat question, have one long job solved, check its figures
+	@$(BIN)/dualtrack-standalone demo
+
+.PHONY: run
+run: setup ## Start the platform on this machine and keep it up (Ctrl-C ends it)
+	@$(BIN)/dualtrack-standalone run
+
+.PHONY: test
+test: setup ## Lint, types, import contracts, then all tests on real RabbitMQ, PostgreSQL and S3
+	@scripts/test
+
+.PHONY: lint
+lint: setup ## Lint, format check, types, import contracts
+	@scripts/test --lint
+
+.PHONY: test-unit
+test-unit: setup ## Unit tests only (no server, a few seconds)
+	@$(BIN)/python -m pytest tests/unit -q
+
+.PHONY: format
+format: setup ## Format the code and apply safe fixes
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+.PHONY: e2e-compose
+e2e-compose: setup ## Build and start the compose stack, use it, break it, tear it down (needs Docker)
+	@scripts/e2e-compose
+
+.PHONY: bench
+bench: setup ## List the benchmarks and how to run one
+	@$(BIN)/python -m benchmarks
+
+.PHONY: docs
+docs: setup ## Write the generated pages (lifecycle, settings) anew
+	@$(BIN)/python scripts/lifecycle_doc.py && $(BIN)/python scripts/settings_doc.py
+
+.PHONY: clean
+clean: ## Remove the virtual environment and caches (data in .dualtrack stays)
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

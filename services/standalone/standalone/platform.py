@@ -1,0 +1,140 @@
+"""Router, planner, executor and scheduler in one process, over an embedded PostgreSQL, a folder of objects and the local sandbox."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import uvicorn
+from dualtrack import bootstrap
+from dualtrack.db import migrate
+from dualtrack.domain.errors import InfrastructureError
+from dualtrack.engine.executor import Executor
+from dualtrack.engine.planner import Planner
+from dualtrack.engine.scheduler import Scheduler
+from dualtrack.models.port import ModelGateway
+from dualtrack.objects.workdirs import Workdirs
+from dualtrack.queues.in_process import InProcessDoorbell
+from dualtrack.sandbox.factory import open_sandbox
+from dualtrack.settings import Settings
+from router.app import create_app
+from router.services import RouterServices
+
+from standalone import credentials
+from standalone.postgres import EmbeddedPostgres
+from standalone.settings import at
+
+_LOG: Final = logging.getLogger(__name__)
+_DRAIN_S: Final = 30
+
+
+class Platform:
+    """The platform, up inside a `with` block."""
+
+    def __init__(self, settings: Settings, state: Path, *, own_database: bool, say: Callable[[str], None]) -> None:
+        """`say` is told each step of the start, for a person."""
+        self._settings = settings
+        self._state = state
+        self._own_database = own_database
+        self._say = say
+        self._stack = ExitStack()
+        self.credentials: credentials.Credentials
+        self.gateway: ModelGateway
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    def _start(self) -> None:
+        settings = self._settings
+        self._stack.callback(bootstrap.telemetry(settings, "standalone"))
+        if self._own_database:
+            self._say("database: embedded PostgreSQL")
+            server = EmbeddedPostgres(self._state)
+            self._stack.callback(server.stop)
+            server.start()
+            settings = at(settings, server.url)
+        sandbox = open_sandbox(settings.sandbox)
+        self._say(f"sandbox: {sandbox.name}")
+        sandbox.check()
+        doorbell = InProcessDoorbell()
+        runtime = bootstrap.open_runtime(settings, "standalone", doorbell)
+        self._stack.callback(bootstrap.close, runtime)
+        migrate.upgrade(runtime.database)
+        self.gateway = bootstrap.open_gateway(settings)
+        close_gateway = getattr(self.gateway, "close", None)
+        if close_gateway is not None:
+            self._stack.callback(close_gateway)
+        worker = self._stack.enter_context(bootstrap.worker(runtime))
+        workdirs = self._stack.enter_context(Workdirs(settings.sandbox))
+        self._stack.callback(doorbell.stop)
+        doorbell.start(
+            plan=Planner(worker, self.gateway).advance,
+            execute=Executor(worker, sandbox, workdirs).run,
+            planner_threads=settings.workers.planner_threads,
+            executor_threads=settings.workers.executor_threads,
+        )
+        self._clock(Scheduler(runtime, settings.workers.scheduler_tick_s))
+        base_url = self._serve(RouterServices(runtime=runtime, gateway=self.gateway, settings=settings.router))
+        self.credentials = credentials.ensure(runtime.database, self._state / "credentials.json", base_url)
+        self._say(f"API: {base_url}")
+
+    def _clock(self, scheduler: Scheduler) -> None:
+        stop = threading.Event()
+        thread = threading.Thread(target=scheduler.run, args=(stop,), name="scheduler", daemon=True)
+        thread.start()
+
+        def end() -> None:
+            stop.set()
+            thread.join(timeout=_DRAIN_S)
+
+        self._stack.callback(end)
+
+    def _serve(self, services: RouterServices) -> str:
+        """Start the HTTP server on a thread; its address."""
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._stack.callback(listener.close)
+        host, port = services.settings.host, services.settings.port
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise InfrastructureError(
+                f"Port {port} on {host} is taken ({error.strerror}): stop what listens there or set DUALTRACK_ROUTER__PORT (0: any free one)."
+            ) from error
+        config = uvicorn.Config(create_app(services), log_config=None, access_log=False, timeout_graceful_shutdown=5, lifespan="on")
+        server = uvicorn.Server(config)
+        failed: list[BaseException] = []
+
+        def serve() -> None:
+            try:
+                server.run(sockets=[listener])
+            except BaseException as error:  # noqa: BLE001 - told to the thread that waits below
+                failed.append(error)
+
+        thread = threading.Thread(target=serve, name="http", daemon=True)
+        thread.start()
+
+        def end() -> None:
+            server.should_exit = True
+            thread.join(timeout=_DRAIN_S)
+
+        self._stack.callback(end)
+        while not server.started:
+            if not thread.is_alive():
+                raise InfrastructureError("The HTTP server did not start; its log says why.") from (failed[0] if failed else None)
+            thread.join(timeout=0.05)
+        return f"http://{host}:{listener.getsockname()[1]}"

@@ -1,0 +1,186 @@
+"""Ids, paths, errors, job specs and the rules of the deep track."""
+
+import pickle
+import time
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+from dualtrack.domain import errors
+from dualtrack.domain.ids import is_id, new_id
+from dualtrack.domain.job import Job, JobSpec
+from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
+from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.paths import file_name, workspace_path
+from dualtrack.domain.policies import backoff, is_stuck, limit_reached, needs_reflection, waves
+from dualtrack.domain.reasons import Reason
+from dualtrack.domain.step import Call, Step
+from dualtrack.domain.text import storable
+from dualtrack.domain.tool import Effect
+from dualtrack.domain.usage import Usage
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+NOW = datetime.now(UTC)
+
+
+def job(*, step: int = 0, usage: Usage | None = None, **limits: object) -> Job:
+    spec = JobSpec.model_validate({"instructions": "do it", "limits": limits})
+    return Job(
+        id="job_1", tenant_id="ten_1", spec=spec, status=JobStatus.RUNNING, phase=Phase.PLAN, reason=None, message=None, answer=None,
+        plan=(), step=step, workspace=None, last_seq=1, attempt=1, tries=1, malformed=0, compacted_through=0, stopping=None,
+        usage=usage or Usage(), traceparent="", request_traceparent="", created_at=NOW, started_at=NOW, finished_at=None,
+        deadline_at=NOW + timedelta(hours=1),
+    )  # fmt: skip
+
+
+def step(number: int, *, ok: bool, arguments: dict[str, object] | None = None, preview: str = "boom", note: str = "") -> Step:
+    call = Call(
+        id=f"call_{number}", job_id="job_1", tenant_id="ten_1", step=number, position=0, wave=0, tool="shell", effect=Effect.WORKSPACE,
+        arguments=arguments or {"command": "false"}, status=CallStatus.SUCCEEDED if ok else CallStatus.FAILED, ok=ok, preview=preview,
+        observation_key=None, details={}, attempt=1, tries=1, traceparent="", created_at=NOW, started_at=NOW, finished_at=NOW,
+    )  # fmt: skip
+    return Step("job_1", number, "", "", note, "m", Usage(), 0.0, NOW, (call,))
+
+
+def test_ids_name_their_kind_are_unique_and_sort_by_time():
+    first = [new_id("job") for _ in range(1000)]
+    time.sleep(0.002)
+    later = new_id("job")
+    assert len(set(first)) == 1000
+    assert max(first) < later
+    assert is_id(later, "job")
+    assert not is_id(later, "call")
+    assert not is_id("job_" + "i" * 26, "job")  # not in the alphabet
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [("a.txt", "a.txt"), ("./a//b/", "a/b"), ("/workspace/a", "a"), ("/workspace", "."), (".", "."), ("ä/ö.csv", "ä/ö.csv")],
+)
+def test_workspace_paths_have_one_normal_form(text, path):
+    assert workspace_path(text) == path
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "../a", "a/../../b", "/etc/passwd", "/workspacex/a", "a\x00b", "a\nb", "x" * 256, "a/" * 600 + "b"]
+)
+def test_paths_that_leave_the_workspace_are_refused(text):
+    with pytest.raises(errors.InvalidPath) as refused:
+        workspace_path(text, param="inputs.0.path")
+    assert refused.value.param == "inputs.0.path"
+
+
+@given(st.text())
+def test_an_accepted_path_never_leaves_the_workspace_and_is_stable(text):
+    try:
+        path = workspace_path(text)
+    except errors.InvalidPath:
+        return
+    assert not path.startswith("/")
+    assert ".." not in path.split("/")
+    assert workspace_path(path) == path
+
+
+@pytest.mark.parametrize("text", ["../../x", "a/b", "a\\b", "..", "."])
+def test_file_names_hold_no_directories(text):
+    with pytest.raises(errors.InvalidPath):
+        file_name(text)
+
+
+@given(
+    st.recursive(st.text() | st.integers() | st.booleans() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+)
+def test_storable_values_can_be_encoded_and_hold_no_nul(value):
+    kept = storable(value)
+    assert "\x00" not in repr(kept).encode().decode()
+    assert storable(kept) == kept
+
+
+def all_errors(base: type[errors.DualtrackError]) -> list[type[errors.DualtrackError]]:
+    return [base, *(found for cls in base.__subclasses__() for found in all_errors(cls))]
+
+
+def test_every_error_survives_pickling_and_codes_are_not_shared():
+    found = all_errors(errors.DualtrackError)
+    assert len(found) > 20
+    for cls in found:
+        copy = pickle.loads(pickle.dumps(cls("what to do", param="field")))
+        assert (type(copy), copy.message, copy.param, str(copy)) == (cls, "what to do", "field", "what to do")
+    codes = [cls.code for cls in found]
+    assert len(codes) == len(set(codes))
+
+
+def test_a_malformed_action_carries_what_it_cost_through_pickling():
+    error = errors.MalformedAction("no", raw="hm", model="m", usage=Usage(3, 4))
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.raw, copy.model, copy.usage) == ("hm", "m", Usage(3, 4))
+
+
+def test_a_job_spec_is_closed_and_says_which_field_is_wrong():
+    with pytest.raises(ValidationError) as refused:
+        JobSpec.model_validate({"instructions": "x", "limits": {"steps": 0}, "colour": "red"})
+    assert {error["loc"] for error in refused.value.errors()} == {("limits", "steps"), ("colour",)}
+
+
+@pytest.mark.parametrize("path", ["../../x", "/etc/passwd", "."])
+def test_input_paths_stay_inside(path):
+    with pytest.raises(ValidationError):
+        JobSpec.model_validate({"instructions": "x", "inputs": [{"file_id": "file_1", "path": path}]})
+
+
+def test_finish_is_always_a_tool():
+    assert JobSpec.model_validate({"instructions": "x", "agent": {"tools": ["shell"]}}).agent.tools == ("shell", "finish")
+
+
+def test_each_limit_of_a_job_is_named_when_reached():
+    assert limit_reached(job(step=4, steps=5)) is None
+    cases = [
+        (job(step=5, steps=5), Reason.LIMIT_STEPS),
+        (job(usage=Usage(60, 40), tokens=100), Reason.LIMIT_TOKENS),
+        (job(usage=Usage(cost_usd=Decimal("0.5")), cost_usd="0.5"), Reason.LIMIT_COST),
+    ]
+    for reached, reason in cases:
+        found = limit_reached(reached)
+        assert found is not None
+        assert found[0] is reason
+        assert "limits." in found[1]
+
+
+def test_a_cost_limit_of_zero_lets_free_models_work():
+    assert limit_reached(job(cost_usd=0)) is None
+
+
+def test_the_same_failure_three_times_is_no_progress_but_other_failures_are():
+    same = [step(n, ok=False) for n in (1, 2, 3)]
+    assert is_stuck(same, 3)
+    assert not is_stuck(same[:2], 3)
+    assert not is_stuck([*same[:2], step(3, ok=False, preview="another error")], 3)
+    assert not is_stuck([*same[:2], step(3, ok=False, arguments={"command": "other"})], 3)
+    assert not is_stuck([step(n, ok=True) for n in (1, 2, 3)], 3)
+
+
+def test_reflection_follows_failures_and_notes_only():
+    assert needs_reflection([step(1, ok=False)])
+    assert needs_reflection([step(1, ok=True, note="no action")])
+    assert not needs_reflection([step(1, ok=False), step(2, ok=True)])
+    assert not needs_reflection([])
+
+
+@given(st.integers(1, 1000))
+def test_backoff_grows_within_its_bounds(tries):
+    limits = PlatformLimits()
+    pause = backoff(tries, limits)
+    cap = min(limits.backoff_max_s, limits.backoff_s * 2 ** min(tries - 1, 16))
+    assert 0.1 * cap <= pause <= cap
+
+
+@given(st.lists(st.sampled_from([Effect.PURE, Effect.WORKSPACE, Effect.EXTERNAL])))
+def test_waves_keep_order_and_only_pure_calls_share_one(effects):
+    found = waves(effects)
+    assert found == sorted(found)
+    for wave in set(found):
+        members = [effect for effect, own in zip(effects, found, strict=True) if own == wave]
+        assert len(members) == 1 or set(members) == {Effect.PURE}
+    assert sorted(set(found)) == list(range(len(set(found))))
