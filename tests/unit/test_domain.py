@@ -44,7 +44,7 @@ def step(number: int, *, ok: bool, arguments: dict[str, object] | None = None, p
     return Step("job_1", number, "", "", note, "m", Usage(), 0.0, NOW, (call,))
 
 
-def test_ids_name_their_kind_are_unique_and_sort_by_time():
+def test_ids_name_their_kind_are_unique_and_sort_by_time() -> None:
     first = [new_id("job") for _ in range(1000)]
     time.sleep(0.002)
     later = new_id("job")
@@ -59,21 +59,21 @@ def test_ids_name_their_kind_are_unique_and_sort_by_time():
     ("text", "path"),
     [("a.txt", "a.txt"), ("./a//b/", "a/b"), ("/workspace/a", "a"), ("/workspace", "."), (".", "."), ("ä/ö.csv", "ä/ö.csv")],
 )
-def test_workspace_paths_have_one_normal_form(text, path):
+def test_workspace_paths_have_one_normal_form(text: str, path: str) -> None:
     assert workspace_path(text) == path
 
 
 @pytest.mark.parametrize(
     "text", ["", " ", "../a", "a/../../b", "/etc/passwd", "/workspacex/a", "a\x00b", "a\nb", "x" * 256, "a/" * 600 + "b"]
 )
-def test_paths_that_leave_the_workspace_are_refused(text):
+def test_paths_that_leave_the_workspace_are_refused(text: str) -> None:
     with pytest.raises(errors.InvalidPath) as refused:
         workspace_path(text, param="inputs.0.path")
     assert refused.value.param == "inputs.0.path"
 
 
 @given(st.text())
-def test_an_accepted_path_never_leaves_the_workspace_and_is_stable(text):
+def test_an_accepted_path_never_leaves_the_workspace_and_is_stable(text: str) -> None:
     try:
         path = workspace_path(text)
     except errors.InvalidPath:
@@ -84,7 +84,7 @@ def test_an_accepted_path_never_leaves_the_workspace_and_is_stable(text):
 
 
 @pytest.mark.parametrize("text", ["../../x", "a/b", "a\\b", "..", "."])
-def test_file_names_hold_no_directories(text):
+def test_file_names_hold_no_directories(text: str) -> None:
     with pytest.raises(errors.InvalidPath):
         file_name(text)
 
@@ -92,7 +92,7 @@ def test_file_names_hold_no_directories(text):
 @given(
     st.recursive(st.text() | st.integers() | st.booleans() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
 )
-def test_storable_values_can_be_encoded_and_hold_no_nul(value):
+def test_storable_values_can_be_encoded_and_hold_no_nul(value: object) -> None:
     kept = storable(value)
     assert "\x00" not in repr(kept).encode().decode()
     assert storable(kept) == kept
@@ -102,7 +102,7 @@ def all_errors(base: type[errors.DualtrackError]) -> list[type[errors.DualtrackE
     return [base, *(found for cls in base.__subclasses__() for found in all_errors(cls))]
 
 
-def test_every_error_survives_pickling_and_codes_are_not_shared():
+def test_every_error_survives_pickling_and_codes_are_not_shared() -> None:
     found = all_errors(errors.DualtrackError)
     assert len(found) > 20
     for cls in found:
@@ -112,29 +112,29 @@ def test_every_error_survives_pickling_and_codes_are_not_shared():
     assert len(codes) == len(set(codes))
 
 
-def test_a_malformed_action_carries_what_it_cost_through_pickling():
+def test_a_malformed_action_carries_what_it_cost_through_pickling() -> None:
     error = errors.MalformedAction("no", raw="hm", model="m", usage=Usage(3, 4))
     copy = pickle.loads(pickle.dumps(error))
     assert (copy.raw, copy.model, copy.usage) == ("hm", "m", Usage(3, 4))
 
 
-def test_a_job_spec_is_closed_and_says_which_field_is_wrong():
+def test_a_job_spec_is_closed_and_says_which_field_is_wrong() -> None:
     with pytest.raises(ValidationError) as refused:
         JobSpec.model_validate({"instructions": "x", "limits": {"steps": 0}, "colour": "red"})
     assert {error["loc"] for error in refused.value.errors()} == {("limits", "steps"), ("colour",)}
 
 
 @pytest.mark.parametrize("path", ["../../x", "/etc/passwd", "."])
-def test_input_paths_stay_inside(path):
+def test_input_paths_stay_inside(path: str) -> None:
     with pytest.raises(ValidationError):
         JobSpec.model_validate({"instructions": "x", "inputs": [{"file_id": "file_1", "path": path}]})
 
 
-def test_finish_is_always_a_tool():
+def test_finish_is_always_a_tool() -> None:
     assert JobSpec.model_validate({"instructions": "x", "agent": {"tools": ["shell"]}}).agent.tools == ("shell", "finish")
 
 
-def test_each_limit_of_a_job_is_named_when_reached():
+def test_each_limit_of_a_job_is_named_when_reached() -> None:
     assert limit_reached(job(step=4, steps=5)) is None
     cases = [
         (job(step=5, steps=5), Reason.LIMIT_STEPS),
@@ -148,11 +148,11 @@ def test_each_limit_of_a_job_is_named_when_reached():
         assert "limits." in found[1]
 
 
-def test_a_cost_limit_of_zero_lets_free_models_work():
+def test_a_cost_limit_of_zero_lets_free_models_work() -> None:
     assert limit_reached(job(cost_usd=0)) is None
 
 
-def test_the_same_failure_three_times_is_no_progress_but_other_failures_are():
+def test_the_same_failure_three_times_is_no_progress_but_other_failures_are() -> None:
     same = [step(n, ok=False) for n in (1, 2, 3)]
     assert is_stuck(same, 3)
     assert not is_stuck(same[:2], 3)
@@ -161,7 +161,7 @@ def test_the_same_failure_three_times_is_no_progress_but_other_failures_are():
     assert not is_stuck([step(n, ok=True) for n in (1, 2, 3)], 3)
 
 
-def test_reflection_follows_failures_and_notes_only():
+def test_reflection_follows_failures_and_notes_only() -> None:
     assert needs_reflection([step(1, ok=False)])
     assert needs_reflection([step(1, ok=True, note="no action")])
     assert not needs_reflection([step(1, ok=False), step(2, ok=True)])
@@ -169,7 +169,7 @@ def test_reflection_follows_failures_and_notes_only():
 
 
 @given(st.integers(1, 1000))
-def test_backoff_grows_within_its_bounds(tries):
+def test_backoff_grows_within_its_bounds(tries: int) -> None:
     limits = PlatformLimits()
     pause = backoff(tries, limits)
     cap = min(limits.backoff_max_s, limits.backoff_s * 2 ** min(tries - 1, 16))
@@ -177,7 +177,7 @@ def test_backoff_grows_within_its_bounds(tries):
 
 
 @given(st.lists(st.sampled_from([Effect.PURE, Effect.WORKSPACE, Effect.EXTERNAL])))
-def test_waves_keep_order_and_only_pure_calls_share_one(effects):
+def test_waves_keep_order_and_only_pure_calls_share_one(effects: list[Effect]) -> None:
     found = waves(effects)
     assert found == sorted(found)
     for wave in set(found):

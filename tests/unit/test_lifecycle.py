@@ -11,30 +11,30 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 STATUSES = st.sampled_from(list(JobStatus))
 
 
-def test_nothing_leaves_a_final_status():
+def test_nothing_leaves_a_final_status() -> None:
     assert not [edge for edge in TRANSITIONS if edge.source in TERMINAL]
 
 
-def test_every_status_is_reached_and_every_live_one_can_end():
+def test_every_status_is_reached_and_every_live_one_can_end() -> None:
     reached = {JobStatus.QUEUED} | {edge.target for edge in TRANSITIONS}
     assert reached == set(JobStatus)
     for status in set(JobStatus) - TERMINAL:
         assert {edge.target for edge in TRANSITIONS if edge.source is status} & TERMINAL
 
 
-def test_no_edge_is_listed_twice():
+def test_no_edge_is_listed_twice() -> None:
     pairs = [(edge.source, edge.target) for edge in TRANSITIONS]
     assert len(pairs) == len(set(pairs))
 
 
-def test_the_database_trigger_has_the_same_edges():
+def test_the_database_trigger_has_the_same_edges() -> None:
     texts = "".join(path.read_text() for path in sorted(Path(next(iter(migrations.__path__)), "versions").glob("*.py")))
     body = texts[texts.rindex("CREATE FUNCTION jobs_lifecycle()") :]
     listed = set(re.findall(r"\('(\w+)', '(\w+)'\)", body[: body.index("THEN")]))
     assert listed == {(edge.source.value, edge.target.value) for edge in TRANSITIONS}
 
 
-def test_the_picture_shows_every_edge():
+def test_the_picture_shows_every_edge() -> None:
     picture = mermaid()
     for edge in TRANSITIONS:
         assert f"{edge.source} --> {edge.target}: {edge.cause}" in picture
