@@ -1,0 +1,1 @@
+"""One contract suite for each port; every adapter, the fake included, passes it."""

@@ -1,0 +1,74 @@
+"""Every sandbox passes the contract."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+from dualtrack.domain.limits import SandboxLimits
+from dualtrack.sandbox.port import Sandbox
+from dualtrack.settings import SandboxSettings
+from dualtrack.testing.contracts.sandbox import SandboxBasics, SandboxContract
+from dualtrack.testing.sandbox import FakeSandbox
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap runs on Linux only")
+
+
+class TestFake(SandboxBasics):
+    @pytest.fixture
+    def sandbox(self) -> Sandbox:
+        return FakeSandbox()
+
+
+@linux
+class TestBubblewrap(SandboxContract):
+    @pytest.fixture
+    def sandbox(self) -> Sandbox:
+        from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
+
+        return BubblewrapSandbox(SandboxSettings(), SandboxLimits())
+
+    @pytest.fixture
+    def counts_memory(self) -> bool:
+        from dualtrack.sandbox.cgroups import detect
+
+        return detect().memory is not None
+
+
+@linux
+class TestBubblewrapWithoutControlGroups(SandboxContract):
+    @pytest.fixture
+    def sandbox(self) -> Sandbox:
+        from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
+
+        return BubblewrapSandbox(SandboxSettings(), SandboxLimits(), cgroups=False)
+
+    @pytest.fixture
+    def counts_memory(self) -> bool:
+        return False
+
+
+@cache
+def missing_docker() -> str | None:
+    """Why the docker driver can't be tried here."""
+    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=30).returncode != 0:
+        return "no Docker engine answers"
+    image = os.environ.get("DUALTRACK_SANDBOX__DOCKER_IMAGE", SandboxSettings().docker_image)
+    if subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False, timeout=30).returncode != 0:
+        return f"the image {image} is not here"
+    return None
+
+
+class TestDocker(SandboxContract):
+    @pytest.fixture
+    def sandbox(self) -> Sandbox:
+        reason = missing_docker()
+        if reason is not None:
+            pytest.skip(reason)
+        from dualtrack.sandbox.docker import DockerSandbox
+
+        return DockerSandbox(SandboxSettings(), SandboxLimits())
