@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dualtrack.db import tenants
 from dualtrack.db.engine import Database
+from dualtrack.domain.errors import InfrastructureError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,17 @@ def ensure(database: Database, path: Path, base_url: str) -> Credentials:
         json.dump({"base_url": base_url, "api_key": key}, file)
     temporary.replace(path)
     return Credentials(base_url, key, new=not known)
+
+
+def read(path: Path) -> Credentials:
+    """The credentials that a running platform wrote. Raises `InfrastructureError` where there are none."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return Credentials(str(kept["base_url"]), str(kept["api_key"]), new=False)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InfrastructureError(
+            f"{path} can't be read; the platform that runs here is still starting, or the file was removed."
+        ) from error
 
 
 def _read(path: Path) -> str | None:

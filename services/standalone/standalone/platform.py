@@ -113,7 +113,7 @@ class Platform:
             listener.bind((host, port))
         except OSError as error:
             raise InfrastructureError(
-                f"Port {port} on {host} is taken ({error.strerror}): stop what listens there or set DUALTRACK_ROUTER__PORT (0: any free one)."
+                f"Port {port} on {host} is taken ({error.strerror}): stop what listens there or set DUALTRACK_ROUTER__PORT (0: any)."
             ) from error
         config = uvicorn.Config(create_app(services), log_config=None, access_log=False, timeout_graceful_shutdown=5, lifespan="on")
         server = uvicorn.Server(config)
