@@ -81,10 +81,10 @@ class Client:
                 raise ApiError(f"{path} did not answer with a list.", status=0, code="bad_answer")
             rows += data
             cursor = page.get("next_cursor")
-            more = bool(page.get("has_more")) and isinstance(cursor, str) and cursor != after and bool(data)
+            more = bool(page.get("has_more")) and isinstance(cursor, str | int) and str(cursor) != after and bool(data)
             if not more or (limit is not None and len(rows) >= limit):
                 return {"object": "list", "data": rows, "has_more": more, "next_cursor": cursor if more else None}
-            after = cursor
+            after = str(cursor)
 
     def upload(self, path: Path) -> dict[str, Any]:
         """Upload a file under its own name, streamed from disk."""

@@ -10,12 +10,14 @@ from collections.abc import Iterable
 from email.message import Message
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 from cli.outcome import ApiError, UsageProblem
 
 _MAX_NAME_BYTES: Final = 255
 _FORBIDDEN: Final = re.compile(r'[\x00-\x1f\x7f-\x9f<>:"|?*\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff]')
 """Control and reordering characters, and what Windows takes in no name."""
+_EXTENDED: Final = re.compile(r"filename\*\s*=\s*(?P<charset>utf-8|iso-8859-1)'[^']*'(?P<value>[^;\s\"]+)", re.IGNORECASE)
 _RESERVED: Final = re.compile(r"^(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$)", re.IGNORECASE)
 
 
@@ -45,6 +47,9 @@ def disposition_name(header: str | None) -> str | None:
     """The file name in a Content-Disposition header (RFC 6266, the extended form of RFC 8187 included)."""
     if not header:
         return None
+    extended = _EXTENDED.search(header)
+    if extended:  # wins over the plain form (RFC 6266, 4.3); the email package prefers the other way round
+        return unquote(extended["value"], encoding=extended["charset"].lower(), errors="replace")
     message = Message()
     message["content-disposition"] = header.replace("\r", " ").replace("\n", " ")
     try:

@@ -16,7 +16,7 @@ GIVE_UP_S: Final = 300.0
 """Seconds without reaching the server, after which following ends with an error."""
 _PAUSE_S: Final = 0.5
 _PAUSE_MAX_S: Final = 10.0
-_PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
+_PASSING: Final = frozenset({408, 429, 502, 503, 504})
 """HTTP statuses that a restart or a busy moment explains."""
 
 

@@ -27,7 +27,9 @@ class SSEParser:
     """Feed bytes as they come, cut anywhere; get the events they complete."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []
+        """Pieces of the line that has not ended yet, joined once it does."""
+        self._waiting = 0
         self._size = 0
         self._data: list[str] = []
         self._type = ""
@@ -41,24 +43,33 @@ class SSEParser:
         Raises:
             StreamBroken: an event over `MAX_EVENT_BYTES`.
         """
-        if self._after_cr and chunk:
+        if not chunk:
+            return []
+        if self._after_cr:
             # A line end CR LF was cut in two: the line was already taken at the CR.
             chunk = chunk.removeprefix(b"\n")
-            self._after_cr = False
-        buffer = self._rest + chunk
-        if not self._started and len(buffer) >= len(_BOM):
-            buffer = buffer.removeprefix(_BOM)
-            self._started = True
-        if buffer.endswith(b"\r"):
-            self._after_cr = True
-        *lines, self._rest = buffer.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        if not self._started:
+            chunk = b"".join([*self._rest, chunk])
+            self._rest, self._waiting = [], 0
+            if len(chunk) >= len(_BOM):
+                chunk = chunk.removeprefix(_BOM)
+                self._started = True
+        self._after_cr = chunk.endswith(b"\r")
+        first, *others = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        lines: list[bytes] = []
+        if others:
+            lines = [b"".join([*self._rest, first]), *others[:-1]]
+            self._rest, self._waiting = [], 0
+        last = others[-1] if others else first
+        self._rest.append(last)
+        self._waiting += len(last)
         events = []
         for line in lines:
             self._size += len(line)
             event = self._line(line.decode("utf-8", "replace"))
             if event is not None:
                 events.append(event)
-        if self._size + len(self._rest) > MAX_EVENT_BYTES:
+        if self._size + self._waiting > MAX_EVENT_BYTES:
             raise StreamBroken(f"an event is larger than {MAX_EVENT_BYTES} bytes")
         return events
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 _ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\))")
 """Control sequences (ECMA-48 CSI, such as colours) and operating system commands (OSC, such as titles and links)."""
@@ -50,7 +50,7 @@ def preview(text: object, *, lines: int, width: int) -> list[str]:
     return shown
 
 
-def to_json(value: Any, *, indent: int | None = None) -> str:
+def to_json(value: object, *, indent: int | None = None) -> str:
     """`value` as JSON that is safe to show: everything `clean` would touch is escaped, so nothing is lost."""
     return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match.group()):04x}", json.dumps(value, ensure_ascii=False, indent=indent))
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from cli.follow import Follower
@@ -17,6 +17,7 @@ from cli.text import clock, duration, one_line, size
 
 if TYPE_CHECKING:
     from rich.live import Live
+    from rich.spinner import Spinner
     from rich.text import Text
 
 
@@ -34,7 +35,7 @@ class _Status:
         """Take the progress's elapsed time as that of now (its clock is the server's)."""
         self._fed_at = time.monotonic()
 
-    def __rich__(self) -> Any:
+    def __rich__(self) -> Spinner:
         from rich.text import Text
 
         progress = self._progress
