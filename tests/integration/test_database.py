@@ -1,0 +1,330 @@
+"""The database's own promises, on a real PostgreSQL: schema, lifecycle, claims, fencing, presence, gapless events."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from dualtrack.db import claims, events, idempotency, jobs, migrate, steps, tenants
+from dualtrack.db.engine import Database, Transaction, assert_no_transaction
+from dualtrack.db.presence import Presence
+from dualtrack.db.tables import calls, metadata
+from dualtrack.db.tables import events as events_table
+from dualtrack.db.tables import jobs as jobs_table
+from dualtrack.domain.errors import DatabaseUnavailable, IdempotencyMismatch, StaleAttempt
+from dualtrack.domain.events import EventType, NewEvent
+from dualtrack.domain.ids import new_id
+from dualtrack.domain.job import JobSpec
+from dualtrack.domain.lifecycle import TRANSITIONS, JobStatus
+from dualtrack.domain.limits import PlatformLimits
+from dualtrack.settings import DatabaseSettings
+from pydantic import SecretStr
+from sqlalchemy import delete, func, insert, select, text, update
+from sqlalchemy.exc import DBAPIError
+
+LIMITS = PlatformLimits()
+DEAD = 1 << 60  # an owner whose session lock nobody holds
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    opened = Database(DatabaseSettings(url=SecretStr(database_url)))
+    migrate.upgrade(opened)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def presence(database: Database) -> Iterator[Presence]:
+    mine = Presence(database)
+    mine.renew()
+    yield mine
+    mine.close()
+
+
+def new_job(tx: Transaction) -> str:
+    job_id = new_id("job")
+    tenant = tenants.ensure_tenant(tx)
+    spec = JobSpec(instructions="do it")
+    jobs.create(tx, job_id=job_id, tenant_id=tenant, spec=spec, workspace=None, traceparent="", request_traceparent="", ring_s=5)
+    return job_id
+
+
+def test_the_migrated_database_is_what_the_tables_say(database: Database) -> None:
+    assert migrate.drift(database) == []
+    migrate.require_current(database)
+    migrate.upgrade(database)  # a second time does nothing
+
+
+def test_two_processes_that_migrate_at_once_do_not_clash(database_url: str) -> None:
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        opened = Database(DatabaseSettings(url=SecretStr(database_url)))
+        try:
+            migrate.upgrade(opened)
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            opened.close()
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_an_empty_database_is_told_how_to_be_made_current(database_url: str) -> None:
+    opened = Database(DatabaseSettings(url=SecretStr(database_url)))
+    with pytest.raises(DatabaseUnavailable, match="dualtrack migrate"):
+        migrate.require_current(opened)
+    opened.close()
+
+
+def test_a_downgrade_leaves_nothing_behind(database: Database) -> None:
+    from alembic import command
+
+    with database.engine.connect() as connection:
+        config = migrate._config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+        connection.commit()
+    with database.transaction() as tx:
+        left = tx.connection.execute(text("SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version'"))
+        assert left.all() == []
+        functions = text("SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace")
+        assert tx.connection.execute(functions).all() == []
+
+
+def test_the_trigger_allows_exactly_the_table_of_transitions(database: Database) -> None:
+    allowed = {(edge.source, edge.target) for edge in TRANSITIONS}
+    for source in JobStatus:
+        for target in JobStatus:
+            if source is target:
+                continue
+            with database.transaction() as tx:
+                job_id = new_job(tx)
+                finished = {"phase": "none", "due_at": None, "finished_at": func.now()}
+                tx.connection.execute(text("SET LOCAL session_replication_role = replica"))  # triggers off, to get into `source`
+                values = {"status": source.value} | (finished if source.value in {"succeeded", "failed", "cancelled", "expired"} else {})
+                tx.connection.execute(update(jobs_table).where(jobs_table.c.id == job_id).values(values))
+            values = {"status": target.value, "phase": "none", "due_at": None, "finished_at": None}
+            if target.value in {"succeeded", "failed", "cancelled", "expired"}:
+                values["finished_at"] = func.now()
+            change = update(jobs_table).where(jobs_table.c.id == job_id).values(values)
+            if (source, target) in allowed:
+                with database.transaction() as tx:
+                    tx.connection.execute(change)
+            else:
+                with pytest.raises(DBAPIError, match="not in the lifecycle"), database.transaction() as tx:
+                    tx.connection.execute(change)
+
+
+def test_events_can_not_be_changed(database: Database) -> None:
+    with database.transaction() as tx:
+        job_id = new_job(tx)
+        events.append(tx, job_id, NewEvent(EventType.JOB_QUEUED, {}))
+    with pytest.raises(DBAPIError, match="append-only"), database.transaction() as tx:
+        tx.connection.execute(update(events_table).values(type="job.failed"))
+
+
+def test_concurrent_writers_leave_no_gap_and_no_repeat_in_a_jobs_events(database: Database) -> None:
+    with database.transaction() as tx:
+        job_id = new_job(tx)
+
+    def write() -> None:
+        for _ in range(20):
+            with database.transaction() as tx:
+                events.append(tx, job_id, NewEvent(EventType.CALL_STARTED, {}), NewEvent(EventType.CALL_FINISHED, {}))
+
+    threads = [threading.Thread(target=write) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with database.transaction() as tx:
+        assert [event.seq for event in events.page(tx, job_id, after=0, limit=1000)] == list(range(1, 241))
+        assert events.heads(tx, [job_id, "job_none"]) == {job_id: (240, False)}
+
+
+def test_a_rolled_back_transaction_leaves_no_gap_and_rings_nobody(database: Database) -> None:
+    rung: list[str] = []
+    with database.transaction() as tx:
+        job_id = new_job(tx)
+    with pytest.raises(RuntimeError), database.transaction() as tx:
+        events.append(tx, job_id, NewEvent(EventType.JOB_STARTED, {}))
+        tx.after_commit(lambda: rung.append("lost"))
+        raise RuntimeError
+    with database.transaction() as tx:
+        assert events.append(tx, job_id, NewEvent(EventType.JOB_STARTED, {})) == 1
+        tx.after_commit(lambda: rung.append("kept"))
+    assert rung == ["kept"]
+
+
+def test_a_claim_is_won_once_while_its_owner_lives(database: Database, presence: Presence) -> None:
+    with database.transaction() as tx:
+        job_id = new_job(tx)
+    won: list[int] = []
+
+    def try_it() -> None:
+        with database.transaction() as tx:
+            row = claims.claim(tx, "jobs", job_id, presence.key, LIMITS)
+            if row is not None:
+                won.append(row.attempt)
+
+    threads = [threading.Thread(target=try_it) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert won == [1]
+
+
+def test_a_dead_owners_claim_is_free_at_once_and_its_late_write_is_refused(database: Database, presence: Presence) -> None:
+    with database.transaction() as tx:
+        job_id = new_job(tx)
+        assert claims.claim(tx, "jobs", job_id, DEAD, LIMITS) is not None
+    with database.transaction() as tx:
+        row = claims.claim(tx, "jobs", job_id, presence.key, LIMITS)
+        assert row is not None
+        assert row.attempt == 2
+    with pytest.raises(StaleAttempt), database.transaction() as tx:
+        jobs.release(tx, job_id, 1, {"tries": 0})
+    with database.transaction() as tx:
+        jobs.release(tx, job_id, 2, {"tries": 0})
+
+
+def test_an_expired_lease_is_free_although_its_owner_lives(database: Database, presence: Presence) -> None:
+    with database.transaction() as tx:
+        job_id = new_job(tx)
+        claims.claim(tx, "jobs", job_id, presence.key, LIMITS)
+        tx.connection.execute(update(jobs_table).values(lease_until=func.now() - text("interval '1 second'")))
+    with database.transaction() as tx:
+        row = claims.claim(tx, "jobs", job_id, presence.key, LIMITS)
+        assert row is not None
+        assert row.attempt == 2
+
+
+def test_a_presence_that_lost_its_connection_comes_back(database: Database, presence: Presence) -> None:
+    def alive() -> bool:
+        with database.transaction() as tx:
+            return jobs.is_claimed(tx, job_id)
+
+    with database.transaction() as tx:
+        job_id = new_job(tx)
+        claims.claim(tx, "jobs", job_id, presence.key, LIMITS)
+    assert alive()
+    with database.transaction() as tx:
+        tx.connection.execute(
+            text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid <> pg_backend_pid()")
+        )
+    while alive():  # the server ends the backend soon after it was told to
+        pass
+    presence.renew()
+    presence.renew()
+    assert alive()
+
+
+def test_renewing_extends_leases_and_tells_what_is_lost_or_stopped(database: Database, presence: Presence) -> None:
+    with database.transaction() as tx:
+        kept, stopped, lost = new_job(tx), new_job(tx), new_job(tx)
+        for job_id in (kept, stopped, lost):
+            claims.claim(tx, "jobs", job_id, presence.key, LIMITS)
+        jobs.change(tx, stopped, {"stopping": "cancelled"})
+        jobs.change(tx, lost, {"attempt": 7})
+    with database.transaction() as tx:
+        assert claims.renew(tx, "jobs", [(kept, 1), (stopped, 1), (lost, 1)], LIMITS) == {kept: False, stopped: True}
+
+
+def test_renewing_does_not_wait_for_a_row_somebody_is_changing(database: Database, presence: Presence) -> None:
+    with database.transaction() as tx:
+        job_id = new_job(tx)
+        claims.claim(tx, "jobs", job_id, presence.key, LIMITS)
+    with database.transaction() as holder:
+        jobs.get(holder, job_id, lock=True)
+        with database.transaction() as tx:
+            tx.connection.execute(text("SET LOCAL lock_timeout = '500ms'"))
+            assert claims.renew(tx, "jobs", [(job_id, 1)], LIMITS) == {job_id: False}
+
+
+def test_due_rows_are_rung_once_and_again_later_and_by_one_scheduler_only(database: Database) -> None:
+    with database.transaction() as tx:
+        ids = {new_job(tx) for _ in range(20)}
+        assert claims.ring_due(tx, "jobs", LIMITS) == []  # their first ring was just sent
+        tx.connection.execute(update(jobs_table).values(due_at=func.now()))
+    with database.transaction() as one, database.transaction() as other:
+        first = {row.id for row in claims.ring_due(one, "jobs", LIMITS)}
+        second = {row.id for row in claims.ring_due(other, "jobs", LIMITS)}
+    assert first == ids
+    assert second == set()
+    with database.transaction() as tx:
+        assert claims.ring_due(tx, "jobs", LIMITS) == []
+
+
+def test_a_dead_owners_row_is_rung_before_its_lease_ends(database: Database) -> None:
+    with database.transaction() as tx:
+        job_id = new_job(tx)
+        claims.claim(tx, "jobs", job_id, DEAD, LIMITS)
+    with database.transaction() as tx:
+        assert [row.id for row in claims.ring_due(tx, "jobs", LIMITS)] == [job_id]
+
+
+def test_an_outcome_is_written_once(database: Database, presence: Presence) -> None:
+    with database.transaction() as tx:
+        job_id = new_job(tx)
+        row = {"id": new_id("call"), "job_id": job_id, "tenant_id": "t", "step": 1, "position": 0, "tool": "shell", "effect": "pure"}
+        tx.connection.execute(insert(calls).values(row | {"arguments": {}, "status": "pending", "due_at": func.now()}))
+        claims.claim(tx, "calls", row["id"], presence.key, LIMITS)  # type: ignore[arg-type]
+        steps.settle(tx, str(row["id"]), 1, {"status": "succeeded", "ok": True})
+    with pytest.raises(StaleAttempt), database.transaction() as tx:
+        steps.settle(tx, str(row["id"]), 1, {"status": "failed", "ok": False})
+    with pytest.raises(DBAPIError, match="its outcome is written"), database.transaction() as tx:
+        tx.connection.execute(update(calls).values(preview="other"))
+
+
+def test_the_same_key_gives_the_same_resource_and_another_body_a_conflict(database: Database) -> None:
+    with database.transaction() as tx:
+        tenant = tenants.ensure_tenant(tx)
+        assert idempotency.reserve(tx, tenant_id=tenant, key="k", fingerprint="a", resource_id="job_1") == "job_1"
+        assert idempotency.reserve(tx, tenant_id=tenant, key="k", fingerprint="a", resource_id="job_2") == "job_1"
+        with pytest.raises(IdempotencyMismatch):
+            idempotency.reserve(tx, tenant_id=tenant, key="k", fingerprint="b", resource_id="job_3")
+
+
+def test_keys_are_kept_hashed_and_revoked_ones_open_nothing(database: Database) -> None:
+    with database.transaction() as tx:
+        key = tenants.create_key(tx, tenants.ensure_tenant(tx), "test")
+        found = tenants.caller(tx, key)
+        assert found is not None
+        stored = " ".join(str(row) for row in tx.connection.execute(select(metadata.tables["api_keys"])))
+        assert key not in stored
+        tx.connection.execute(update(metadata.tables["api_keys"]).values(revoked_at=func.now()))
+        assert tenants.caller(tx, key) is None
+        assert tenants.caller(tx, key + "x") is None
+
+
+def test_no_model_or_tool_is_called_inside_a_transaction(database: Database) -> None:
+    assert_no_transaction()
+    with pytest.raises(AssertionError, match="transaction is open"), database.transaction():
+        assert_no_transaction()
+    assert_no_transaction()
+
+
+def test_a_server_that_is_away_is_one_clear_error() -> None:
+    away = Database(DatabaseSettings(url=SecretStr("postgresql+psycopg://u:secret@127.0.0.1:1/x")))
+    with pytest.raises(DatabaseUnavailable) as refused:
+        away.check()
+    assert "DUALTRACK_DATABASE__URL" in refused.value.message
+    assert "secret" not in str(refused.value)
+    away.close()
+
+
+def test_a_job_is_not_deleted_from_under_its_events(database: Database) -> None:
+    with database.transaction() as tx:
+        job_id = new_job(tx)
+        events.append(tx, job_id, NewEvent(EventType.JOB_QUEUED, {}))
+    with pytest.raises(DBAPIError, match="violates"), database.transaction() as tx:
+        tx.connection.execute(delete(jobs_table))
