@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from dualtrack.testing.servers import Postgres, S3Server
     from dualtrack.testing.servers.rabbitmq import RabbitBroker
 
+pytest.register_assert_rewrite("dualtrack.testing.contracts")
+
 _UNIT = Path(__file__).parent / "unit"
 _SOCKET_EVENTS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg", "socket.bind"})
 _guarded = False

@@ -22,7 +22,8 @@ class ObjectInfo:
 class ObjectStore(Protocol):
     """Flat keys (`blobs/ten_…/ab/abcd…`: `/`-separated, ASCII, at most 512 characters) to immutable bytes.
 
-    Thread-safe. A key is written whole or not at all; a reader never sees half an object.
+    A key is never the beginning of another up to a `/` (`a` beside `a/b`): a folder can't hold both. What is no key at all
+    raises `InvalidPath`. Thread-safe. A key is written whole or not at all; a reader never sees half an object.
     All methods raise `StorageUnavailable` when the store can't be reached or refuses.
     """
 
