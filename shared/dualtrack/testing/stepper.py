@@ -1,0 +1,133 @@
+"""The deep track in one thread, ring by ring: the test decides which rings arrive, twice, late or never."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import func, text, update
+
+from dualtrack.db import events, jobs, steps, tenants
+from dualtrack.db.engine import Database
+from dualtrack.db.presence import Presence
+from dualtrack.db.tables import calls as calls_table
+from dualtrack.db.tables import jobs as jobs_table
+from dualtrack.domain.errors import BrokerUnavailable
+from dualtrack.domain.events import Event
+from dualtrack.domain.job import Job, JobSpec
+from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.step import Step
+from dualtrack.engine import intake
+from dualtrack.engine.executor import Executor
+from dualtrack.engine.leases import Leases
+from dualtrack.engine.planner import Planner
+from dualtrack.engine.runtime import Runtime, WorkerRuntime
+from dualtrack.engine.scheduler import Scheduler
+from dualtrack.models.port import ModelGateway
+from dualtrack.objects.port import ObjectStore
+from dualtrack.objects.workdirs import Workdirs
+from dualtrack.sandbox.port import Sandbox
+from dualtrack.tools.registry import Registry
+
+
+class RecordingDoorbell:
+    """Keeps rings until somebody takes them.
+
+    Attributes:
+        rings: (task, row id), oldest first.
+        broken: while true, every ring raises `BrokerUnavailable`.
+    """
+
+    def __init__(self) -> None:
+        self.rings: deque[tuple[str, str]] = deque()
+        self.broken = False
+
+    def plan(self, job_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
+        self._ring("plan", job_id)
+
+    def execute(self, call_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
+        self._ring("execute", call_id)
+
+    def check(self) -> None:
+        if self.broken:
+            raise BrokerUnavailable("The broker is away.")
+
+    def _ring(self, task: str, row_id: str) -> None:
+        self.check()
+        self.rings.append((task, row_id))
+
+
+class Stepper:
+    """A planner, an executor and a scheduler over real PostgreSQL, run by hand."""
+
+    def __init__(
+        self, database: Database, store: ObjectStore, gateway: ModelGateway, sandbox: Sandbox, workdirs: Workdirs, limits: PlatformLimits
+    ) -> None:
+        self.doorbell = RecordingDoorbell()
+        self.runtime = Runtime(database, self.doorbell, store, Registry(), limits)
+        self.presence = Presence(database)
+        self.leases = Leases(database, self.presence, limits)
+        worker = WorkerRuntime(self.runtime, self.presence, self.leases)
+        self.planner = Planner(worker, gateway)
+        self.executor = Executor(worker, sandbox, workdirs)
+        self.scheduler = Scheduler(self.runtime, tick_s=1)
+        with database.transaction() as tx:
+            self.tenant_id = tenants.ensure_tenant(tx)
+
+    @contextmanager
+    def present(self) -> Iterator[Stepper]:
+        """Alive for the time of the block: heartbeats beat, the presence is held."""
+        self.leases.start()
+        try:
+            yield self
+        finally:
+            self.leases.stop()
+
+    def submit(self, instructions: str = "do it", **spec: Any) -> Job:
+        return intake.submit(self.runtime, tenant_id=self.tenant_id, spec=JobSpec.model_validate({"instructions": instructions, **spec}))[0]
+
+    def ring(self) -> bool:
+        """Let the oldest ring arrive; False when there is none."""
+        if not self.doorbell.rings:
+            return False
+        task, row_id = self.doorbell.rings.popleft()
+        (self.planner.advance if task == "plan" else self.executor.run)(row_id)
+        return True
+
+    def run(self, job: Job, *, most: int = 200) -> Job:
+        """Let everything happen until the job has ended; time passes wherever nothing else does."""
+        for _ in range(most):
+            if self.job(job).finished_at is not None:
+                return self.job(job)
+            if not self.ring():
+                self.time_passes()
+                self.scheduler.tick()
+        raise AssertionError(f"the job has not ended: {[event.type.value for event in self.events(job)]}")
+
+    def time_passes(self) -> None:
+        """All pauses are over: every waiting row is due."""
+        with self.runtime.database.transaction() as tx:
+            for table in (jobs_table, calls_table):
+                tx.connection.execute(update(table).where(table.c.due_at.is_not(None), table.c.owner.is_(None)).values(due_at=func.now()))
+
+    def leases_run_out(self) -> None:
+        """Every lease is over, as if its owner had been frozen for long."""
+        with self.runtime.database.transaction() as tx:
+            for table in (jobs_table, calls_table):
+                tx.connection.execute(
+                    update(table).where(table.c.owner.is_not(None)).values(lease_until=func.now() - text("interval '1 second'"))
+                )
+
+    def job(self, job: Job) -> Job:
+        with self.runtime.database.transaction() as tx:
+            return jobs.get(tx, job.id)
+
+    def steps(self, job: Job) -> list[Step]:
+        with self.runtime.database.transaction() as tx:
+            return steps.page(tx, job.id)
+
+    def events(self, job: Job) -> list[Event]:
+        with self.runtime.database.transaction() as tx:
+            return events.page(tx, job.id, after=0, limit=100_000)
