@@ -1,0 +1,92 @@
+"""The API, put together."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+from dualtrack import __version__
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from router import artifacts, chat, errors, events, files, health, jobs, metrics, models, steps
+from router.auth import Keys
+from router.body_limit import BodyLimit
+from router.envelope import Envelope
+from router.feed import EventFeed
+from router.health import Readiness
+from router.metrics import Metrics
+from router.services import RouterServices
+
+_DESCRIPTION: Final = """
+One API for two tracks: **chat** answers while you wait (`POST /v1/chat/completions`, OpenAI's shape), a **job** plans, runs tools in a
+sandbox, corrects itself and is checked before it is called done (`POST /v1/jobs`).
+
+Every request but the operational ones needs `Authorization: Bearer <key>`. Errors are OpenAI's `{"error": {...}}` with a stable `code`.
+Lists are paged by `after` and `limit`. Every answer carries `x-request-id`.
+"""
+_TAGS: Final = [
+    {"name": "chat", "description": "The fast track."},
+    {"name": "jobs", "description": "The deep track."},
+    {"name": "artifacts", "description": "Files that jobs kept."},
+    {"name": "files", "description": "Files for jobs to work on."},
+    {"name": "models", "description": "What `model` may be."},
+    {"name": "operations", "description": "For whoever runs the platform; no key needed."},
+]
+
+
+class RootView(BaseModel):
+    """Where everything is."""
+
+    name: str = "dualtrack"
+    version: str = __version__
+    docs: str = "/docs"
+    openapi: str = "/openapi.json"
+    health: str = "/healthz"
+    ready: str = "/readyz"
+    metrics: str = "/metrics"
+    api: str = "/v1"
+
+
+def create_app(services: RouterServices) -> FastAPI:
+    """The ASGI app. It opens nothing itself, and closes nothing it was given; `app.state.feed.close()` ends all streams."""
+    counted = Metrics()
+    feed = EventFeed(services.runtime.database, services.runtime.limits, counted)
+    readiness = Readiness(services)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await feed.aclose()
+        readiness.close()
+
+    app = FastAPI(
+        title="Dualtrack",
+        version=__version__,
+        description=_DESCRIPTION,
+        openapi_tags=_TAGS,
+        lifespan=lifespan,
+        redirect_slashes=False,
+        servers=[{"url": services.settings.public_url}] if services.settings.public_url else None,
+        # The framework would make spans and metrics of its own beside ours (`router.envelope`).
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+        form_limits={"max_fields": files.MAX_FIELDS, "max_files": 1, "max_part_size": files.MAX_FIELD_BYTES},
+    )
+    app.state.services = services
+    app.state.metrics = counted
+    app.state.feed = feed
+    app.state.readiness = readiness
+    app.state.keys = Keys(services.runtime.database)
+    errors.install(app)
+    for module in (chat, models, jobs, events, steps, artifacts, files, health, metrics):
+        app.include_router(module.router)
+
+    @app.get("/", summary="Where everything is", tags=["operations"])
+    async def root() -> RootView:
+        """Name, version and addresses."""
+        return RootView()
+
+    app.add_middleware(BodyLimit, limits=services.runtime.limits)
+    app.add_middleware(Envelope, metrics=counted)  # the last one added is the outermost
+    return app

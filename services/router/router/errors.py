@@ -1,0 +1,237 @@
+"""The one place that maps errors to HTTP: statuses, OpenAI's error shape, and handlers for what the framework raises itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+from dualtrack.domain.errors import DualtrackError, InfrastructureError, InvalidJSON, InvalidRequest, NotFound, TooLarge
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+INTERNAL: Final = "internal_error"
+RETRY_AFTER_S: Final = 2
+"""What a client is told to wait when trying again may help."""
+_SHOWN: Final = 3
+"""Validation errors named in one message."""
+_MAX_PARAM_CHARS: Final = 200
+
+
+class MethodNotAllowed(InvalidRequest):
+    """The address exists, but not for this method."""
+
+    code = "method_not_allowed"
+
+
+class UnsupportedMediaType(InvalidRequest):
+    """The body is not of the kind that the address takes."""
+
+    code = "unsupported_media_type"
+
+
+class TooManyStreams(InfrastructureError):
+    """This process keeps as many event streams open as it may."""
+
+    code = "too_many_streams"
+
+
+class ClientGone(Exception):
+    """The client closed the connection: there is nobody to answer."""
+
+
+STATUS: Final[Mapping[str, int]] = {
+    "invalid_request": 400,
+    "invalid_json": 400,
+    "tool_not_found": 400,
+    "invalid_path": 400,
+    "invalid_api_key": 401,
+    "model_not_found": 404,
+    "not_found": 404,
+    "object_not_found": 404,
+    "method_not_allowed": 405,
+    "conflict": 409,
+    "idempotency_key_reused": 409,
+    "stale_attempt": 409,
+    "request_too_large": 413,
+    "unsupported_media_type": 415,
+    "model_request_refused": 400,
+    "context_length_exceeded": 400,
+    "model_rate_limited": 429,
+    "model_error": 502,
+    "malformed_action": 502,
+    "model_unavailable": 503,
+    "model_timeout": 504,
+    INTERNAL: 500,
+    "infrastructure_error": 503,
+    "database_unavailable": 503,
+    "broker_unavailable": 503,
+    "storage_unavailable": 503,
+    "sandbox_failed": 503,
+    "sandbox_unavailable": 503,
+    "too_many_streams": 503,
+}
+"""HTTP status of every error code."""
+
+_MEANING: Final = {
+    400: "The request can't be accepted as it is; `param` names the field.",
+    401: "The API key is missing or wrong.",
+    404: "It does not exist, or belongs to somebody else.",
+    405: "The address exists, but not for this method.",
+    409: "The state of the resource does not allow it.",
+    413: "The body is larger than the platform takes.",
+    415: "The body is not of the kind that the address takes.",
+    429: "The model's provider wants fewer requests.",
+    500: "An error of ours; quote the request id.",
+    502: "The model gave no answer that can be used.",
+    503: "Something the platform needs is down for now: try again after `Retry-After` seconds.",
+    504: "The model did not answer in time.",
+}
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str = Field(description="For a person: what is wrong and what to do.")
+    type: Literal["invalid_request_error", "authentication_error", "rate_limit_error", "server_error"]
+    param: str | None = Field(None, description="The field at fault, such as `limits.steps`.")
+    code: str = Field(description="Stable, for programs.")
+
+
+class ErrorBody(BaseModel):
+    """OpenAI's error shape."""
+
+    error: ErrorDetail
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The error responses of an address for its OpenAPI description; every one may also fail with 401, 500 and 503."""
+    listed: dict[int | str, dict[str, Any]] = {
+        status: {"model": ErrorBody, "description": _MEANING[status]} for status in sorted({*statuses, 400, 401, 500, 503})
+    }
+    # `default` also keeps FastAPI from describing a 422 that is never sent.
+    return {**listed, "default": {"model": ErrorBody, "description": "Any other error."}}
+
+
+def status_of(error: DualtrackError) -> int:
+    """The HTTP status of an error: that of its code, else of the nearest base class that has one."""
+    for cls in type(error).__mro__:
+        status = STATUS.get(str(vars(cls).get("code", "")))
+        if status is not None:
+            return status
+    return STATUS[INTERNAL]
+
+
+def _type_of(status: int) -> str:
+    if status == STATUS["invalid_api_key"]:
+        return "authentication_error"
+    if status == STATUS["model_rate_limited"]:
+        return "rate_limit_error"
+    return "server_error" if status >= STATUS[INTERNAL] else "invalid_request_error"
+
+
+def shape(error: DualtrackError) -> dict[str, Any]:
+    """An error as the API shows it."""
+    param = error.param[:_MAX_PARAM_CHARS] if error.param else None
+    return {"error": {"message": error.message, "type": _type_of(status_of(error)), "param": param, "code": error.code}}
+
+
+def encode(error: DualtrackError) -> bytes:
+    """The JSON of an error; ASCII, so that even a broken string that it quotes can be sent."""
+    return json.dumps(shape(error)).encode("ascii")
+
+
+def response(error: DualtrackError, headers: Mapping[str, str] | None = None) -> Response:
+    """An error as an HTTP response."""
+    status = status_of(error)
+    extra = dict(headers or {})
+    if error.retryable:
+        extra["Retry-After"] = str(RETRY_AFTER_S)
+    if status == STATUS["invalid_api_key"]:
+        extra["WWW-Authenticate"] = "Bearer"
+    return Response(encode(error), status_code=status, media_type="application/json", headers=extra)
+
+
+def internal(request_id: str) -> DualtrackError:
+    """What a client hears of an error nobody foresaw: nothing but how to find it in the logs."""
+    return DualtrackError(f"An internal error; the server's log has it under the request id {request_id}.")
+
+
+def _place(error: Mapping[str, Any], body: object) -> str:
+    """`("body", "limits", "steps")` as `limits.steps`; the name of a header or query parameter as it is.
+
+    Pydantic adds the branches of a union (`messages.0.content.str`): only what the client sent, or left out, is named.
+    """
+    where, *rest = error["loc"]
+    if where != "body":
+        return ".".join(map(str, rest))
+    found = []
+    for n, part in enumerate(rest):
+        if (isinstance(body, dict) and part in body) or (isinstance(body, list) and isinstance(part, int) and part < len(body)):
+            body = body[part]
+        elif n < len(rest) - 1 or error["type"] != "missing":
+            continue
+        found.append(str(part))
+    return ".".join(found) or ".".join(map(str, rest))
+
+
+def from_validation(errors: Sequence[Mapping[str, Any]], body: object, *, is_json: bool = True) -> DualtrackError:
+    """Pydantic's errors as one of ours; what the client sent is not repeated."""
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        detail = first.get("ctx", {}).get("error", "")
+        return InvalidJSON(f"The body is not valid JSON: {detail} at character {first['loc'][-1]}.")
+    if tuple(first["loc"]) == ("body",):
+        if first["type"] == "missing":
+            return InvalidRequest("A body is required.")
+        if not is_json:
+            return UnsupportedMediaType("Send the body as JSON, with the header 'Content-Type: application/json'.")
+        return InvalidRequest("The body must be a JSON object.")
+    sentences = []
+    for error in errors[:_SHOWN]:
+        text = str(error["msg"]).removeprefix("Value error, ")
+        sentences.append(f"{_place(error, body)}: {text[:1].lower()}{text[1:].rstrip('.')}")
+    more = f" (and {len(errors) - _SHOWN} more)" if len(errors) > _SHOWN else ""
+    return InvalidRequest("; ".join(sentences) + f"{more}.", param=_place(first, body) or None)
+
+
+def _is_json(request: Request) -> bool:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+def _from_http(request: Request, error: HTTPException) -> DualtrackError:
+    """The framework's own refusals."""
+    match error.status_code:
+        case 404:
+            return NotFound("There is no such address; /docs lists all.")
+        case 405:
+            return MethodNotAllowed(f"{request.method} is not allowed here; the header Allow says what is.")
+        case 413:
+            return TooLarge(str(error.detail))
+        case 400 if _is_json(request):
+            return InvalidJSON("The body is not valid JSON in UTF-8, or is nested too deeply.")
+        case _:
+            return InvalidRequest(str(error.detail))
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error that a route, a dependency or the framework raises."""
+
+    async def known(_: Request, error: Exception) -> Response:
+        assert isinstance(error, DualtrackError)  # noqa: S101 - registered for this class
+        return response(error)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this class
+        return response(from_validation(error.errors(), error.body, is_json=_is_json(request)))
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class
+        return response(_from_http(request, error), error.headers)
+
+    app.add_exception_handler(DualtrackError, known)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, refused)
