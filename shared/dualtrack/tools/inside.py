@@ -26,7 +26,7 @@ KIB = 1024
 EDIT_BYTES = 16 * 1024 * 1024
 SEARCH_BYTES = 16 * 1024 * 1024
 PROBE_BYTES = 8192
-LINE_BYTES = 8192
+LINE_BYTES = 2000
 MATCH_CHARS = 300
 ENTRIES = 100_000
 NEARBY = 12
@@ -73,7 +73,7 @@ def lines_of(file: BinaryIO) -> Iterator[bytes]:
         rest = line
         cut = 0
         while not rest.endswith(b"\n") and (rest := file.readline(LINE_BYTES)):
-            cut += len(rest)
+            cut += len(rest.rstrip(b"\r\n"))
         text = line.rstrip(b"\r\n")
         yield text + f" [… line cut, {cut} more bytes]".encode() if cut else text
 
@@ -118,6 +118,8 @@ def write(path: str, content: str) -> str:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with open(path, "wb") as file:
             file.write(data)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise Refused(f"{path} can't be written: a file stands where a directory is needed.") from error
     except OSError as error:
         raise Refused(f"{path} can't be written: {error.strerror}.") from error
     return f"Wrote {path} ({size_text(len(data))}, {content.count(chr(10)) + (not content.endswith(chr(10)) and bool(content))} lines)."

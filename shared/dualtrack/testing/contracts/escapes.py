@@ -12,7 +12,8 @@ def call(x86, arm, *arguments):
     return libc.syscall(ctypes.c_long(arm if ARM else x86), *[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments])
 def verdict(result):
     error = ctypes.get_errno()  # any other error (a bad address, say) would mean that the kernel looked at the arguments
-    print('refused' if result < 0 and error in (errno.EPERM, errno.EACCES, errno.ENOSYS) else f'worked: {result}, {errno.errorcode.get(error)}')
+    refused = result < 0 and error in (errno.EPERM, errno.EACCES, errno.ENOSYS)
+    print('refused' if refused else f'worked: {result}, {errno.errorcode.get(error)}')
 """
 
 

