@@ -120,7 +120,10 @@ def test_the_key_does_not_follow_a_redirect_elsewhere() -> None:
 
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "http://platform:8080/v1/x", "ftp://x/y"])
 def test_a_useless_redirect(location: str) -> None:
-    with pytest.raises(ApiError, match="redirected"), _client(lambda _: httpx.Response(302, headers={"location": location})).download("/v1/x"):
+    with (
+        pytest.raises(ApiError, match="redirected"),
+        _client(lambda _: httpx.Response(302, headers={"location": location})).download("/v1/x"),
+    ):
         pass
 
 

@@ -54,7 +54,9 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path, environ: dict[st
         find(None, None, environ=environ, cwd=tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"base_url": 3}', '{"base_url": "ftp://x", "api_key": "k"}', '{"base_url": "http://x", "api_key": 1}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"base_url": 3}', '{"base_url": "ftp://x", "api_key": "k"}', '{"base_url": "http://x", "api_key": 1}']
+)
 def test_a_broken_file_is_named(tmp_path: Path, environ: dict[str, str], content: str) -> None:
     _store(tmp_path / ".dualtrack/credentials.json", content)
     with pytest.raises(UsageProblem, match=r"credentials\.json"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.download import disposition_name, safe_name, save
+from cli.download import safe_name, save, verified
 from cli.outcome import ApiError, UsageProblem
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,23 +52,9 @@ def test_a_long_name_keeps_its_suffix() -> None:
     assert len(name.encode()) <= 255
 
 
-@pytest.mark.parametrize(
-    ("header", "name"),
-    [
-        ('attachment; filename="report.md"', "report.md"),
-        ("attachment; filename=\"x\"; filename*=UTF-8''gr%C3%B6%C3%9Fe.csv", "größe.csv"),
-        ("attachment; filename*=UTF-8''..%2F..%2Fx", "../../x"),
-        ("attachment", None),
-        (None, None),
-    ],
-)
-def test_content_disposition(header: str | None, name: str | None) -> None:
-    assert disposition_name(header) == name
-
-
 def test_saves_in_one_step(tmp_path: Path) -> None:
     target = tmp_path / "a.bin"
-    assert save([b"ab", b"c"], target, force=False, sha256=hashlib.sha256(b"abc").hexdigest()) == 3
+    assert save(verified([b"ab", b"c"], hashlib.sha256(b"abc").hexdigest()), target, force=False) == 3
     assert target.read_bytes() == b"abc"
     assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
     assert not stat.S_IMODE(target.stat().st_mode) & 0o111
@@ -112,7 +98,7 @@ def test_a_failed_download_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ApiError):
         save(broken(), tmp_path / "a", force=False)
     with pytest.raises(ApiError, match="SHA-256"):
-        save([b"x"], tmp_path / "a", force=False, sha256="0" * 64)
+        save(verified([b"x"], "0" * 64), tmp_path / "a", force=False)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from cli.sse import MAX_EVENT_BYTES, ServerEvent, SSEParser, StreamBroken
 from hypothesis import given
 from hypothesis import strategies as st
 
 _STREAM = (
-    b"\xef\xbb\xbf: hello\n\nid: 1\nevent: job.queued\ndata: {\"a\":1}\n\n"
-    b"id: 2\r\nevent: x\r\ndata: first\r\ndata:second\r\n\r\ndata: \xe2\x82\xac\r\rretry: 10\nunknown\n\nid: 3\nevent: alone\n\nevent: cut\ndata: never"
+    b'\xef\xbb\xbf: hello\n\nid: 1\nevent: job.queued\ndata: {"a":1}\n\n'
+    b"id: 2\r\nevent: x\r\ndata: first\r\ndata:second\r\n\r\ndata: \xe2\x82\xac\r\rretry: 10\nunknown\n\n"
+    b"id: 3\nevent: alone\n\nevent: cut\ndata: never"
 )
 _EVENTS = [
     ServerEvent("job.queued", '{"a":1}', "1"),
@@ -22,7 +25,7 @@ _EVENTS = [
 def test_any_cut_gives_the_same_events(cuts: list[int]) -> None:
     parser = SSEParser()
     places = [0, *sorted(cuts), len(_STREAM)]
-    found = [event for start, end in zip(places, places[1:], strict=False) for event in parser.feed(_STREAM[start:end])]
+    found = [event for start, end in pairwise(places) for event in parser.feed(_STREAM[start:end])]
     assert found == _EVENTS
 
 

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import codecs
-import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 from urllib.parse import quote
 
 import typer
 
-from cli.download import disposition_name, safe_name, save
+from cli.download import safe_name, save, verified
 from cli.outcome import UsageProblem
 from cli.session import Session, command
 from cli.text import size
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import httpx
-
 _CHUNK: Final = 64 * 1024
-_SHA256: Final = re.compile(r"^[0-9a-f]{64}$")
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +32,7 @@ def list_artifacts(session: Session, job_id: Annotated[str, typer.Argument(metav
     if session.as_json:
         session.out.document(found)
         return
-    rows = [[row.get("id"), row.get("name"), size(row.get("size")), row.get("content_type")] for row in found["data"]]
+    rows = [[row.get("id"), row.get("name"), size(row.get("bytes")), row.get("content_type")] for row in found["data"]]
     session.out.table(["ID", "NAME", "SIZE", "TYPE"], rows)
 
 
@@ -56,31 +50,29 @@ def get(
     """Download an artifact: completely or not at all, never over a file that is there."""
     if output == "-" and session.as_json:
         raise UsageProblem("-o - and --json both want standard output: leave one out.")
-    with session.client.download(f"/v1/artifacts/{quote(artifact_id, safe='')}/content") as response:
+    path = f"/v1/artifacts/{quote(artifact_id, safe='')}"
+    artifact = session.client.get(path)
+    with session.client.download(f"{path}/content") as response:
+        chunks = verified(response.iter_bytes(_CHUNK), str(artifact.get("sha256")))
         if output == "-":
-            _to_stdout(session, response)
+            _to_stdout(session, chunks)
             return
         target = Path(output) if output else Path()
         if output is None or target.is_dir():
-            target /= safe_name(disposition_name(response.headers.get("content-disposition")), artifact_id)
-        promised = response.headers.get("x-content-sha256", "")
-        count = save(_chunks(response), target, force=force, sha256=promised if _SHA256.match(promised) else None)
+            target /= safe_name(str(artifact.get("name")), artifact_id)
+        count = save(chunks, target, force=force)
     if session.as_json:
         session.out.document({"object": "download", "artifact_id": artifact_id, "path": str(target), "bytes": count})
     else:
         session.out.text(target)
 
 
-def _chunks(response: httpx.Response) -> Iterator[bytes]:
-    return response.iter_bytes(_CHUNK)
-
-
-def _to_stdout(session: Session, response: httpx.Response) -> None:
+def _to_stdout(session: Session, chunks: Iterable[bytes]) -> None:
     if not session.out.to_terminal:
-        for chunk in _chunks(response):
+        for chunk in chunks:
             session.out.raw(chunk)
         return
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-    for chunk in _chunks(response):
+    for chunk in chunks:
         session.out.text(decode(chunk), end="")
     session.out.text(decode(b"", True))

@@ -6,18 +6,15 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Iterable
-from email.message import Message
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote
 
 from cli.outcome import ApiError, UsageProblem
 
 _MAX_NAME_BYTES: Final = 255
 _FORBIDDEN: Final = re.compile(r'[\x00-\x1f\x7f-\x9f<>:"|?*\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff]')
 """Control and reordering characters, and what Windows takes in no name."""
-_EXTENDED: Final = re.compile(r"filename\*\s*=\s*(?P<charset>utf-8|iso-8859-1)'[^']*'(?P<value>[^;\s\"]+)", re.IGNORECASE)
 _RESERVED: Final = re.compile(r"^(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$)", re.IGNORECASE)
 
 
@@ -43,33 +40,28 @@ def _shorten(name: str) -> str:
     return stem.encode()[:room].decode("utf-8", "ignore") + (f".{suffix}" if suffix else "")
 
 
-def disposition_name(header: str | None) -> str | None:
-    """The file name in a Content-Disposition header (RFC 6266, the extended form of RFC 8187 included)."""
-    if not header:
-        return None
-    extended = _EXTENDED.search(header)
-    if extended:  # wins over the plain form (RFC 6266, 4.3); the email package prefers the other way round
-        return unquote(extended["value"], encoding=extended["charset"].lower(), errors="replace")
-    message = Message()
-    message["content-disposition"] = header.replace("\r", " ").replace("\n", " ")
-    try:
-        return message.get_filename()
-    except (LookupError, ValueError):
-        return None
+def verified(chunks: Iterable[bytes], sha256: str) -> Iterator[bytes]:
+    """`chunks` as they are; after the last one, raises `ApiError` unless all of them hash to `sha256` (hex)."""
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+        yield chunk
+    if digest.hexdigest() != sha256:
+        raise ApiError("What arrived is not what was saved (SHA-256 differs): download it again.", status=0, code="bad_download")
 
 
-def save(chunks: Iterable[bytes], target: Path, *, force: bool, sha256: str | None = None) -> int:
+def save(chunks: Iterable[bytes], target: Path, *, force: bool) -> int:
     """Write `chunks` to `target` in one step; the number of bytes.
 
     Args:
         chunks: the content as it arrives.
         target: where it goes; its directory must exist.
         force: replace what is there.
-        sha256: what the content must hash to (hex), where known.
 
     Raises:
         UsageProblem: something is there already and `force` is off, or the directory can't be written.
-        ApiError: the content is not what was promised; nothing is left behind.
+
+    Whatever `chunks` raises goes on to the caller; then as well nothing is left behind.
     """
     if target.is_dir():
         raise UsageProblem(f"{target} is a directory.")
@@ -81,14 +73,11 @@ def save(chunks: Iterable[bytes], target: Path, *, force: bool, sha256: str | No
         raise UsageProblem(f"Can't write to {target.parent}: {error.strerror}.") from error
     part = Path(name)
     try:
-        digest, count = hashlib.sha256(), 0
+        count = 0
         with os.fdopen(descriptor, "wb") as file:
             for chunk in chunks:
-                digest.update(chunk)
                 count += len(chunk)
                 file.write(chunk)
-        if sha256 is not None and digest.hexdigest() != sha256:
-            raise ApiError("What arrived is not what was saved (SHA-256 differs): download it again.", status=0, code="bad_download")
         umask = os.umask(0)
         os.umask(umask)
         part.chmod(0o666 & ~umask)

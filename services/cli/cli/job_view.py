@@ -7,7 +7,7 @@ from typing import Any
 
 from cli.output import Output
 from cli.progress import checklist, essential
-from cli.text import duration, money, preview
+from cli.text import duration, moment, money, preview
 
 _WIDTH = 160
 _LINES = 40
@@ -34,13 +34,14 @@ def show_job(out: Output, job: Mapping[str, Any]) -> None:
             ("status", status_line(job)),
             ("message", job.get("message")),
             ("model", agent.get("model")),
-            ("step", job.get("step")),
+            ("steps", job.get("steps")),
             ("tokens", tokens),
             ("cost", money(usage["cost_usd"]) if "cost_usd" in usage else None),
             ("created", job.get("created_at")),
             ("started", job.get("started_at")),
             ("finished", job.get("finished_at")),
             ("deadline", job.get("deadline_at")),
+            ("trace", job.get("trace_id")),
             ("metadata", "\n".join(f"{key}={value}" for key, value in metadata.items()) if isinstance(metadata, Mapping) else None),
             ("checks", "\n".join(str(item) for item in job.get("checks") or [])),
             ("instructions", job.get("instructions")),
@@ -50,25 +51,27 @@ def show_job(out: Output, job: Mapping[str, Any]) -> None:
     )
 
 
-def show_steps(out: Output, steps: Sequence[Any]) -> None:
+def show_steps(out: Output, job_id: str, steps: Sequence[Any]) -> None:
     """Each step with its calls and what came back."""
     for step in steps:
         if not isinstance(step, Mapping):
             continue
-        out.text(f"step {step.get('number', step.get('step'))}  {step.get('model') or ''}")
+        out.text(f"step {step.get('number')}  {step.get('model') or ''}")
         for name in ("reflection", "thought", "note"):
             _indented(out, 2, f"{name}: ", step.get(name))
         for call in step.get("calls") or []:
             if isinstance(call, Mapping):
-                _call(out, call)
+                _call(out, job_id, call)
 
 
-def _call(out: Output, call: Mapping[str, Any]) -> None:
+def _call(out: Output, job_id: str, call: Mapping[str, Any]) -> None:
     tool = str(call.get("tool"))
-    wall = call.get("wall_s")
-    took = f" in {duration(wall)}" if isinstance(wall, int | float) else ""
+    started, finished = moment(call.get("started_at")), moment(call.get("finished_at"))
+    took = f" in {duration((finished - started).total_seconds())}" if started and finished else ""
     out.text(f"  {call.get('status')} {tool} {essential(tool, call.get('arguments'))}{took}  {call.get('id')}")
-    _indented(out, 6, "", call.get("observation") or call.get("preview"))
+    _indented(out, 6, "", call.get("observation"))
+    if call.get("truncated"):
+        out.text(f"      (shortened; all of it: dualtrack jobs observation {job_id} {call.get('id')})")
 
 
 def _indented(out: Output, indent: int, label: str, text: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 import uuid
 from enum import StrEnum
@@ -41,6 +42,7 @@ def register(app: typer.Typer) -> None:
     command(group, "watch")(watch)
     command(group, "cancel")(cancel)
     command(group, "steps")(steps)
+    command(group, "observation")(observation)
     app.add_typer(group, name="jobs")
 
 
@@ -130,10 +132,10 @@ def list_jobs(
         session.out.document(found)
         return
     rows = [
-        [row.get("id"), status_line(row), row.get("step"), row.get("created_at"), str(row.get("instructions", ""))[:400]]
+        [row.get("id"), status_line(row), row.get("steps"), row.get("created_at"), str(row.get("instructions", ""))[:400]]
         for row in found["data"]
     ]
-    session.out.table(["ID", "STATUS", "STEP", "CREATED", "INSTRUCTIONS"], rows)
+    session.out.table(["ID", "STATUS", "STEPS", "CREATED", "INSTRUCTIONS"], rows)
     if found["has_more"]:
         session.out.say("There are more: --limit N or --all.", "dim")
 
@@ -176,7 +178,25 @@ def steps(session: Session, job_id: JobId) -> None:
     if session.as_json:
         session.out.document(found)
     else:
-        show_steps(session.out, found["data"])
+        show_steps(session.out, job_id, found["data"])
+
+
+def observation(
+    session: Session,
+    job_id: JobId,
+    call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help="Id of a call, as `jobs steps` shows it.")],
+) -> None:
+    """Print all of what a call gave back, where `jobs steps` shows it shortened."""
+    path = f"{_path(job_id)}/calls/{quote(call_id, safe='')}/observation"
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    with session.client.download(path) as response:
+        pieces = (decode(chunk) for chunk in response.iter_bytes())
+        if session.as_json:
+            session.out.document({"object": "observation", "job_id": job_id, "call_id": call_id, "text": "".join(pieces)})
+            return
+        for piece in pieces:
+            session.out.text(piece, end="")
+    session.out.text(decode(b"", True))
 
 
 def _path(job_id: str) -> str:

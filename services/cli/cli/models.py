@@ -19,4 +19,7 @@ def models(session: Session) -> None:
         session.out.document(found)
         return
     rows = [item for item in found.get("data", []) if isinstance(item, dict)]
-    session.out.table(["MODEL", "OWNED BY"], [[row.get("id"), row.get("owned_by")] for row in rows])
+    session.out.table(
+        ["MODEL", "KIND", "STANDS FOR"],
+        [[row.get("id"), "track" if row.get("track") else "model", ", ".join(map(str, row.get("targets") or []))] for row in rows],
+    )

@@ -9,7 +9,7 @@ from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from cli.text import clock, duration, money, one_line, preview, size
+from cli.text import clock, duration, moment, money, one_line, preview, size
 
 _WIDTH: Final = 100
 _PREVIEW_LINES: Final = 6
@@ -131,15 +131,12 @@ class JobProgress:
         return f"{self.tokens:,} tokens, {money(format(self.cost.normalize(), 'f'))}"
 
     def _clock(self, at: object) -> None:
-        try:
-            moment = datetime.fromisoformat(str(at))
-        except ValueError:
-            return
-        if moment.tzinfo is None:
+        now = moment(at)
+        if now is None:
             return
         if self._started_at is None:
-            self._started_at = moment
-        self.elapsed_s = max((moment - self._started_at).total_seconds(), 0.0)
+            self._started_at = now
+        self.elapsed_s = max((now - self._started_at).total_seconds(), 0.0)
 
     def _line(self, text: str, style: str = "") -> Line:
         return Line(f"[{clock(self.elapsed_s):>8}] {text}".rstrip(), style)
@@ -234,7 +231,7 @@ class JobProgress:
         ok = data.get("ok") is True
         wall = data.get("wall_s")
         took = f" in {duration(wall)}" if isinstance(wall, int | float) else ""
-        cut = " (shortened; all of it: dualtrack jobs steps)" if data.get("truncated") and self._details else ""
+        cut = " (shortened)" if data.get("truncated") and self._details else ""
         observation = data.get("observation") or ""
         head = f"{'ok    ' if ok else 'FAILED'} {text}{took}{cut}"
         style = "green" if ok else "red"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -13,7 +12,7 @@ from cli.follow import Follower
 from cli.outcome import ApiError, Exit, of_status
 from cli.progress import JobProgress, Line
 from cli.session import Session
-from cli.text import clock, duration, one_line, size
+from cli.text import clock, duration, moment, one_line, size
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -90,7 +89,7 @@ def watch(session: Session, job_id: str, *, after: int = 0) -> Exit:
         ApiError, Unreachable: as `Follower`; KeyboardInterrupt is told and becomes `Exit.INTERRUPTED`.
     """
     job = session.client.get(_path(job_id))
-    progress = JobProgress(details=session.out.live, started_at=_moment(job.get("created_at")))
+    progress = JobProgress(details=session.out.live, started_at=moment(job.get("created_at")))
     printer = None if session.as_json else _Printer(session, progress)
 
     def broken(reason: str, pause: float) -> None:
@@ -132,7 +131,7 @@ def _closing(session: Session, job_id: str, progress: JobProgress) -> None:
             data = session.client.pages(f"{_path(job_id)}/artifacts")["data"]
         except ApiError:
             data = []
-        artifacts = [(item.get("id"), item.get("name"), item.get("size")) for item in data]
+        artifacts = [(item.get("id"), item.get("name"), item.get("bytes")) for item in data]
     if not artifacts:
         return
     session.out.say("\nArtifacts:", "bold")
@@ -142,11 +141,3 @@ def _closing(session: Session, job_id: str, progress: JobProgress) -> None:
 
 def _path(job_id: str) -> str:
     return f"/v1/jobs/{quote(job_id, safe='')}"
-
-
-def _moment(text: object) -> datetime | None:
-    try:
-        found = datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
-    return found if found.tzinfo is not None else None

@@ -1,0 +1,482 @@
+"""Every command against a router made of canned answers: what it asks, what it prints where, and its exit status."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cli.follow import Follower
+from cli.main import app
+from cli.outcome import Exit
+from cli.session import Session
+from typer.testing import CliRunner, Result
+
+_JOB: dict[str, Any] = {
+    "id": "job_1",
+    "object": "job",
+    "status": "queued",
+    "reason": None,
+    "message": None,
+    "answer": None,
+    "plan": [{"title": "Read", "status": "done"}],
+    "steps": 0,
+    "usage": {"input_tokens": 0, "output_tokens": 0, "cached_tokens": 0, "total_tokens": 0, "cost_usd": "0"},
+    "instructions": "Summarise",
+    "agent": {"name": "default", "model": "deep", "tools": ["finish"]},
+    "inputs": [],
+    "checks": [],
+    "metadata": {"team": "x"},
+    "last_event": 3,
+    "created_at": "2026-11-30T08:00:00Z",
+}
+_REPORT = b"# Report\n\x1b[31mred\n"
+_ARTIFACT = {
+    "id": "art_1",
+    "name": "../report.md",
+    "bytes": len(_REPORT),
+    "sha256": hashlib.sha256(_REPORT).hexdigest(),
+    "content_type": "text/markdown",
+}
+
+
+def _sse(*events: Any, done: bool = False) -> httpx.Response:
+    frames = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + ("data: [DONE]\n\n" if done else "")
+    return httpx.Response(200, headers={"content-type": "text/event-stream"}, text=frames)
+
+
+def _event(seq: int, kind: str, **data: Any) -> dict[str, Any]:
+    return {"seq": seq, "type": kind, "at": f"2026-11-30T08:00:0{seq}Z", "job_id": "job_1", "data": data}
+
+
+class _Router:
+    """Canned answers by method and path; remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Callable[[httpx.Request], httpx.Response]] = {}
+        self.asked: list[httpx.Request] = []
+        self.on("GET /v1/jobs/job_1", _JOB)
+
+    def on(self, what: str, answer: Any, status: int = 200) -> None:
+        self.answers[what] = answer if callable(answer) else lambda _: httpx.Response(status, json=answer)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        request.read()
+        self.asked.append(request)
+        answer = self.answers.get(f"{request.method} {request.url.path}")
+        return answer(request) if answer else httpx.Response(404, json={"error": {"message": "Nothing here.", "code": "not_found"}})
+
+    def body(self, position: int = -1) -> Any:
+        return json.loads(self.asked[position].content)
+
+
+@pytest.fixture
+def router() -> _Router:
+    return _Router()
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def run(router: _Router, tmp_path: Path) -> Callable[..., Result]:
+    environ = {"HOME": str(tmp_path), "DUALTRACK_API_KEY": "dt_key"}
+
+    def invoke(*arguments: str, stdin: str | None = None) -> Result:
+        session = Session(environ=environ, transport=httpx.MockTransport(router))
+        result = CliRunner().invoke(app, list(arguments), input=stdin, obj=session)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return invoke
+
+
+Run = Callable[..., Result]
+
+
+def test_models(router: _Router, run: Run) -> None:
+    router.on(
+        "GET /v1/models",
+        {
+            "object": "list",
+            "data": [{"id": "fast", "track": True, "targets": ["qwen"]}, {"id": "qwen", "track": False, "targets": ["qwen"]}],
+        },
+    )
+    result = run("models")
+    assert (result.exit_code, result.stdout) == (0, "MODEL\tKIND\tSTANDS FOR\nfast\ttrack\tqwen\nqwen\tmodel\tqwen\n")
+    assert router.asked[0].headers["authorization"] == "Bearer dt_key"
+    assert json.loads(run("models", "--json").stdout)["data"][0]["id"] == "fast"
+    assert json.loads(run("--json", "models").stdout)["data"][0]["id"] == "fast"
+
+
+def test_options_reach_the_connection(router: _Router, run: Run) -> None:
+    router.on("GET /v1/models", {"data": []})
+    run("--base-url", "http://one:1", "models", "--api-key", "dt_other")
+    assert (router.asked[0].url.host, router.asked[0].headers["authorization"]) == ("one", "Bearer dt_other")
+    run("--base-url", "http://one:1", "models", "--base-url", "http://two:2/v1")
+    assert router.asked[1].url == "http://two:2/v1/models"
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "words"),
+    [
+        (
+            httpx.Response(401, json={"error": {"message": "Unknown key.", "code": "invalid_api_key"}}),
+            Exit.API_ERROR,
+            "Unknown key. (invalid_api_key)",
+        ),
+        (httpx.ConnectError("refused"), Exit.UNREACHABLE, "Can't reach http://127.0.0.1:8080"),
+        (httpx.ReadTimeout("slow"), Exit.UNREACHABLE, "did not answer in time"),
+    ],
+)
+def test_failures(router: _Router, run: Run, answer: httpx.Response | Exception, status: int, words: str) -> None:
+    def fail(_: httpx.Request) -> httpx.Response:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    router.on("GET /v1/models", fail)
+    result = run("models")
+    assert (result.exit_code, result.stdout) == (status, "")
+    assert words in result.stderr
+
+
+def test_failures_as_json(run: Run) -> None:
+    result = run("jobs", "show", "job_9", "--json")
+    assert (result.exit_code, result.stdout) == (Exit.API_ERROR, "")
+    assert json.loads(result.stderr)["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["jobs", "list", "--limit", "0"],
+        ["jobs", "list", "--status", "done"],
+        ["jobs", "submit", "x", "--file", "missing.csv"],
+        ["jobs", "submit", "x", "--metadata", "no-sign"],
+        ["jobs", "submit", "x", "--max-cost", "much"],
+        ["jobs", "submit", "x", "--tool", "bad tool"],
+        ["jobs", "submit", " "],
+        ["jobs", "submit", "x", "--spec", "missing.yaml"],
+        ["chat", " "],
+        ["models", "--base-url", "nowhere"],
+        ["artifacts", "get", "art_1", "-o", "-", "--json"],
+        ["keys", "create", ""],
+    ],
+)
+def test_wrong_usage(router: _Router, run: Run, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout, router.asked) == (Exit.USAGE, "", [])
+    assert result.stderr
+
+
+def test_no_key_says_what_to_do(router: _Router, tmp_path: Path) -> None:
+    session = Session(environ={"HOME": str(tmp_path)}, transport=httpx.MockTransport(router))
+    result = CliRunner().invoke(app, ["models"], obj=session)
+    assert result.exit_code == Exit.USAGE
+    assert "DUALTRACK_API_KEY" in result.stderr
+    assert router.asked == []
+
+
+def test_help_and_version_name_the_exit_statuses(run: Run) -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    assert "130 interrupted" in " ".join(result.stdout.split())
+    assert run("version").stdout.startswith("dualtrack 0.")
+    assert set(json.loads(run("version", "--json").stdout)) == {"version", "python"}
+
+
+def _chunk(content: str | None, finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": content}, "finish_reason": finish}]}
+
+
+def test_chat_streams(router: _Router, run: Run) -> None:
+    router.on(
+        "POST /v1/chat/completions", lambda _: _sse(_chunk("Hel"), _chunk("lo\x1b[2J"), {"choices": []}, _chunk(None, "stop"), done=True)
+    )
+    result = run("chat", "Hi", "--system", "Be short", "--model", "qwen")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "Hello\n", "")
+    messages = [{"role": "system", "content": "Be short"}, {"role": "user", "content": "Hi"}]
+    assert router.body() == {"model": "qwen", "messages": messages, "stream": True}
+
+
+@pytest.mark.parametrize("arguments", [["chat"], ["chat", "-"]])
+def test_chat_reads_standard_input(router: _Router, run: Run, arguments: list[str]) -> None:
+    router.on("POST /v1/chat/completions", lambda _: _sse(_chunk("ok", "length"), done=True))
+    result = run(*arguments, stdin="from a file\n")
+    assert result.stdout == "ok\n"
+    assert "output limit" in result.stderr
+    assert router.body()["messages"] == [{"role": "user", "content": "from a file\n"}]
+
+
+def test_chat_as_json_is_one_document(router: _Router, run: Run) -> None:
+    router.on("POST /v1/chat/completions", {"id": "chatcmpl_1", "choices": []})
+    assert json.loads(run("chat", "Hi", "--json").stdout)["id"] == "chatcmpl_1"
+    assert "stream" not in router.body()
+
+
+@pytest.mark.parametrize(
+    ("events", "code"),
+    [
+        ([_chunk("half")], "stream_cut"),
+        ([_chunk("half"), {"error": {"message": "gone", "code": "model_unavailable"}}], "model_unavailable"),
+    ],
+)
+def test_a_chat_that_breaks_off_is_an_error(router: _Router, run: Run, events: list[Any], code: str) -> None:
+    router.on("POST /v1/chat/completions", lambda _: _sse(*events))
+    result = run("chat", "Hi")
+    assert (result.exit_code, result.stdout) == (Exit.API_ERROR, "half\n")
+    assert code in result.stderr
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_talk_remembers_and_survives_an_error(router: _Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cli import chat
+
+    answers: Iterator[httpx.Response] = iter(
+        [
+            _sse(_chunk("one"), done=True),
+            httpx.Response(503, json={"error": {"message": "busy", "code": "model_unavailable"}}),
+            _sse(_chunk("two"), done=True),
+            _sse(_chunk("three"), done=True),
+        ]
+    )
+    router.on("POST /v1/chat/completions", lambda _: next(answers))
+    lines = iter(["a", "", "b", "c", "/clear", "d"])
+
+    def typed(_: str) -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", typed)
+    monkeypatch.setattr("sys.stdin", _Terminal())
+    session = Session(environ={"HOME": str(tmp_path), "DUALTRACK_API_KEY": "k"}, transport=httpx.MockTransport(router))
+    chat.chat(session, None, model="fast", system="S")
+    said = [[message["content"] for message in router.body(n)["messages"]] for n in range(4)]
+    assert said == [["S", "a"], ["S", "a", "one", "b"], ["S", "a", "one", "c"], ["S", "d"]]
+
+
+def test_submit_sends_everything(router: _Router, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "orders.csv").write_text("id\n")
+    (tmp_path / "a:b.txt").write_text("x")
+    (tmp_path / "job.yaml").write_text(
+        "instructions: Old\nchecks: ['true']\nlimits: {steps: 5, tokens: 100}\nmetadata: {team: x}\nagent: {name: writer}\n"
+    )
+    router.on("POST /v1/files", lambda request: httpx.Response(201, json={"id": "file_a" if b"a:b.txt" in request.content else "file_o"}))
+    router.on("POST /v1/jobs", _JOB, 201)
+    options = (
+        "--check|test -s r.md|--model|deep2|--tool|shell|--max-steps|9|--max-cost|0.50|--max-wall-time|60|--metadata|k=v=w|--priority|3"
+    )
+    result = run(
+        "jobs",
+        "submit",
+        "New",
+        "--spec",
+        "job.yaml",
+        "--file",
+        "orders.csv:data/o.csv",
+        "-f",
+        "a:b.txt",
+        "--idempotency-key",
+        "once",
+        *options.split("|"),
+    )
+    assert (result.exit_code, result.stdout) == (0, "job_1\n")
+    assert router.body() == {
+        "instructions": "New",
+        "checks": ["true", "test -s r.md"],
+        "limits": {"steps": 9, "tokens": 100, "cost_usd": "0.50", "wall_time_s": 60},
+        "metadata": {"team": "x", "k": "v=w"},
+        "agent": {"name": "writer", "model": "deep2", "tools": ["shell"]},
+        "priority": 3,
+        "inputs": [{"file_id": "file_o", "path": "data/o.csv"}, {"file_id": "file_a"}],
+    }
+    assert router.asked[-1].headers["idempotency-key"] == "once"
+
+
+def test_submit_from_standard_input_under_a_key_of_its_own(router: _Router, run: Run) -> None:
+    router.on("POST /v1/jobs", _JOB, 201)
+    assert json.loads(run("jobs", "submit", "--json", stdin="Do it").stdout)["id"] == "job_1"
+    run("jobs", "submit", "-", stdin="Do it")
+    assert router.body() == {"instructions": "Do it"}
+    keys = [request.headers["idempotency-key"] for request in router.asked]
+    assert len(set(keys)) == 2
+
+
+def test_a_path_outside_the_workspace_is_refused_before_the_upload(router: _Router, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    result = run("jobs", "submit", "x", "--file", "a:../../etc/passwd")
+    assert (result.exit_code, router.asked) == (Exit.USAGE, [])
+    assert "leaves the workspace" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "status"),
+    [
+        ("job.succeeded", {"answer": "42"}, Exit.OK),
+        ("job.failed", {"reason": "limit_steps", "message": "Stopped after 5 steps."}, Exit.JOB_FAILED),
+        ("job.cancelled", {}, Exit.CANCELLED),
+        ("job.expired", {}, Exit.EXPIRED),
+    ],
+)
+def test_the_exit_status_tells_how_a_job_ended(router: _Router, run: Run, kind: str, data: dict[str, Any], status: int) -> None:
+    router.on("GET /v1/jobs/job_1/events", lambda _: _sse(_event(1, "job.started"), _event(2, kind, **data)))
+    router.on("GET /v1/jobs/job_1/artifacts", {"data": [_ARTIFACT], "has_more": False})
+    result = run("jobs", "watch", "job_1")
+    assert result.exit_code == status
+    assert result.stdout == (f"{data['answer']}\n" if "answer" in data else "")
+    lines = result.stderr.splitlines()
+    assert lines[0] == "[    0:01] started"
+    assert kind.removeprefix("job.") in lines[1]
+    assert "dualtrack artifacts get art_1" in lines[-1]
+
+
+def test_watching_as_json_gives_the_events_only(router: _Router, run: Run) -> None:
+    events = [_event(2, "job.started"), _event(3, "job.failed", reason="no_progress")]
+    router.on("GET /v1/jobs/job_1/events", lambda _: _sse(*events))
+    result = run("jobs", "watch", "job_1", "--after", "1", "--json")
+    assert [json.loads(line) for line in result.stdout.splitlines()] == events
+    assert (result.exit_code, result.stderr) == (Exit.JOB_FAILED, "")
+    assert router.asked[-1].url.params["after"] == "1"
+
+
+def test_submit_and_watch_as_json(router: _Router, run: Run) -> None:
+    router.on("POST /v1/jobs", _JOB, 201)
+    router.on("GET /v1/jobs/job_1/events", lambda _: _sse(_event(1, "job.succeeded", answer="x")))
+    result = run("jobs", "submit", "Do", "--watch", "--json")
+    assert [json.loads(line).get("object", "event") for line in result.stdout.splitlines()] == ["job", "event"]
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_a_job_that_had_ended_before(router: _Router, run: Run) -> None:
+    router.on("GET /v1/jobs/job_1", {**_JOB, "status": "expired"})
+    router.on("GET /v1/jobs/job_1/events", lambda _: _sse())
+    assert run("jobs", "watch", "job_1", "--after", "3").exit_code == Exit.EXPIRED
+
+
+def test_interrupted_says_that_the_job_goes_on(router: _Router, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Follower):
+        def __iter__(self) -> Iterator[dict[str, Any]]:
+            for event in super().__iter__():
+                yield event
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr("cli.watch.Follower", Interrupted)
+    router.on("GET /v1/jobs/job_1/events", lambda _: _sse(_event(1, "job.started"), _event(2, "job.succeeded")))
+    result = run("jobs", "watch", "job_1")
+    assert result.exit_code == Exit.INTERRUPTED
+    assert "the job goes on" in result.stderr
+    assert "dualtrack jobs watch job_1 --after 1\n" in result.stderr
+    assert "dualtrack jobs cancel job_1\n" in result.stderr
+
+
+def test_interrupted_elsewhere(router: _Router, run: Run) -> None:
+    def interrupt(_: httpx.Request) -> httpx.Response:
+        raise KeyboardInterrupt
+
+    router.on("GET /v1/models", interrupt)
+    assert run("models").exit_code == Exit.INTERRUPTED
+
+
+def test_list(router: _Router, run: Run) -> None:
+    router.on("GET /v1/jobs", {"data": [{**_JOB, "status": "failed", "reason": "limit_steps"}], "has_more": True, "next_cursor": "job_1"})
+    result = run("jobs", "list", "--status", "failed", "--status", "expired", "--limit", "1")
+    assert result.stdout.splitlines()[1].split("\t")[:3] == ["job_1", "failed (limit_steps)", "0"]
+    assert "more" in result.stderr
+    assert router.asked[0].url.params.get_list("status") == ["failed", "expired"]
+
+
+def test_show(router: _Router, run: Run) -> None:
+    router.on("GET /v1/jobs/job_1", {**_JOB, "status": "succeeded", "answer": "Line\n\x1b]0;x\x07end"})
+    result = run("jobs", "show", "job_1")
+    assert result.exit_code == 0
+    assert "plan          [x] Read\n" in result.stdout
+    assert "answer        Line\n              end\n" in result.stdout
+    assert json.loads(run("jobs", "show", "job_1", "--json").stdout)["answer"].startswith("Line\n\x1b")
+
+
+def test_an_id_cannot_change_the_path(router: _Router, run: Run) -> None:
+    run("jobs", "show", "../models?x=1")
+    assert router.asked[0].url.raw_path == b"/v1/jobs/..%2Fmodels%3Fx%3D1"
+
+
+def test_cancel(router: _Router, run: Run) -> None:
+    router.on("POST /v1/jobs/job_1/cancel", {**_JOB, "status": "running"}, 202)
+    result = run("jobs", "cancel", "job_1")
+    assert (result.exit_code, result.stdout) == (0, "running\n")
+    assert "stops as soon as" in result.stderr
+
+
+def test_steps_and_a_whole_observation(router: _Router, run: Run) -> None:
+    call = {
+        "id": "call_1",
+        "tool": "shell",
+        "arguments": {"command": "ls"},
+        "status": "succeeded",
+        "observation": "a\nb",
+        "truncated": True,
+        "started_at": "2026-11-30T08:00:00Z",
+        "finished_at": "2026-11-30T08:00:02Z",
+    }
+    step = {"number": 1, "thought": "Look", "reflection": "", "note": "", "model": "qwen", "calls": [call]}
+    router.on("GET /v1/jobs/job_1/steps", {"data": [step], "has_more": False, "next_after": 1})
+    assert run("jobs", "steps", "job_1").stdout.splitlines() == [
+        "step 1  qwen",
+        "  thought: Look",
+        "  succeeded shell ls in 2.0 s  call_1",
+        "      a",
+        "      b",
+        "      (shortened; all of it: dualtrack jobs observation job_1 call_1)",
+    ]
+    router.on("GET /v1/jobs/job_1/calls/call_1/observation", lambda _: httpx.Response(200, text="a\nb\nc"))
+    assert run("jobs", "observation", "job_1", "call_1").stdout == "a\nb\nc\n"
+    assert json.loads(run("jobs", "observation", "job_1", "call_1", "--json").stdout)["text"] == "a\nb\nc"
+
+
+def test_artifacts(router: _Router, run: Run, tmp_path: Path) -> None:
+    router.on("GET /v1/jobs/job_1/artifacts", {"data": [_ARTIFACT], "has_more": False})
+    router.on("GET /v1/artifacts/art_1", _ARTIFACT)
+    router.on("GET /v1/artifacts/art_1/content", lambda _: httpx.Response(200, content=_REPORT))
+    assert run("artifacts", "list", "job_1").stdout.splitlines()[1] == "art_1\t../report.md\t18 B\ttext/markdown"
+    assert run("artifacts", "get", "art_1").stdout == "report.md\n"
+    assert (tmp_path / "report.md").read_bytes() == _REPORT
+    (tmp_path / "report.md").write_text("mine")
+    assert run("artifacts", "get", "art_1").exit_code == Exit.USAGE
+    assert (tmp_path / "report.md").read_text() == "mine"
+    found = json.loads(run("artifacts", "get", "art_1", "--force", "--json").stdout)
+    assert (found["path"], found["bytes"]) == ("report.md", len(_REPORT))
+    (tmp_path / "sub").mkdir()
+    assert run("artifacts", "get", "art_1", "-o", "sub").stdout == "sub/report.md\n"
+    assert run("artifacts", "get", "art_1", "-o", "other.md").exit_code == 0
+    assert (tmp_path / "other.md").read_bytes() == _REPORT
+    assert run("artifacts", "get", "art_1", "-o", "-").stdout_bytes == _REPORT
+
+
+def test_a_damaged_download_is_refused(router: _Router, run: Run, tmp_path: Path) -> None:
+    router.on("GET /v1/artifacts/art_1", _ARTIFACT)
+    router.on("GET /v1/artifacts/art_1/content", lambda _: httpx.Response(200, content=b"other"))
+    assert run("artifacts", "get", "art_1").exit_code == Exit.API_ERROR
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files(router: _Router, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x")
+    router.on("POST /v1/files", {"id": "file_1"}, 201)
+    router.on("GET /v1/files", {"data": [{"id": "file_1", "filename": "a.csv", "bytes": 1}], "has_more": False})
+    assert run("files", "upload", "a.csv").stdout == "file_1\n"
+    assert run("files", "list").stdout == "ID\tNAME\tSIZE\nfile_1\ta.csv\t1 B\n"
+    assert run("files", "upload", "missing").exit_code == Exit.USAGE
