@@ -1,0 +1,58 @@
+"""Digests of files on this machine, remembered for as long as a file can't have changed unseen."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from typing import Final
+
+MAX_FILES: Final = 100_000
+"""Files remembered by a process, about 35 MB."""
+_MARGIN_NS: Final = 20_000_000  # where the clock of file times can't be read; Linux's coarsest tick is 10 ms
+_COARSE: Final[int | None] = getattr(time, "CLOCK_REALTIME_COARSE", None)
+
+_Key = tuple[int, int, int, int, int]
+
+
+def file_clock_ns() -> int:
+    """The time, in nanoseconds since the epoch, that a file changed from now on gets as its `ctime`, or an earlier one."""
+    if _COARSE is not None:
+        return time.clock_gettime_ns(_COARSE)
+    return time.time_ns() - _MARGIN_NS
+
+
+class FileDigests:
+    """SHA-256 by device, inode, size, mtime and ctime. Thread-safe; the least recently used are forgotten first.
+
+    Programs can set a file's mtime, not its ctime. A change within the same tick of the clock would go unseen, so a file
+    is only remembered when its last change lies in an earlier tick than its reading (git calls the others "racily clean").
+    """
+
+    def __init__(self, max_files: int = MAX_FILES) -> None:
+        self._max = max_files
+        self._digests: OrderedDict[_Key, str] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, status: os.stat_result) -> str | None:
+        """The digest of the file that has this status, if it is known."""
+        key = _key(status)
+        with self._lock:
+            digest = self._digests.get(key)
+            if digest is not None:
+                self._digests.move_to_end(key)
+            return digest
+
+    def remember(self, status: os.stat_result, digest: str, *, read_ns: int) -> None:
+        """The file had this status before and after it was read, which began at `read_ns` of `file_clock_ns`."""
+        if status.st_ctime_ns >= read_ns:
+            return
+        with self._lock:
+            self._digests[_key(status)] = digest
+            if len(self._digests) > self._max:
+                self._digests.popitem(last=False)
+
+
+def _key(status: os.stat_result) -> _Key:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -1,0 +1,144 @@
+"""The steps of bringing a directory to the state of a manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import stat
+from typing import Final
+
+from dualtrack.domain.limits import PlatformLimits
+from dualtrack.objects import trees
+from dualtrack.objects.blobs import BlobStore
+from dualtrack.objects.file_digests import FileDigests
+from dualtrack.objects.manifest import Entry, EntryKind, Manifest
+from dualtrack.objects.trees import Found, Tree, WorkspaceTooLarge
+
+_DIRECTORY_MODE: Final = 0o755
+_CHUNK_BYTES: Final = 1024 * 1024
+
+
+class Restoring:
+    """One restore of one open directory; the methods are called in the order they stand here."""
+
+    def __init__(self, root: int, manifest: Manifest, blobs: BlobStore, digests: FileDigests, owner: tuple[int, int] | None) -> None:
+        self._root = root
+        self._manifest = manifest
+        self._blobs = blobs
+        self._digests = digests
+        self._owner = owner
+        self._kept: dict[str, Found] = {}
+
+    def clear(self, limits: PlatformLimits) -> None:
+        """Remove what is not in the manifest, or is something else there."""
+        try:
+            tree = trees.scan(self._root, max_entries=limits.workspace_files, max_bytes=limits.workspace_bytes)
+        except WorkspaceTooLarge:
+            # Whatever fills it is no snapshot's; from scratch is cheaper than going through it.
+            trees.empty(self._root)
+            tree = Tree()
+        for skipped in tree.skipped:
+            if skipped.parent == ".":
+                trees.remove(self._root, skipped.name)
+            else:
+                with trees.parent_of(self._root, f"{skipped.parent}/{skipped.name}") as (parent, name):
+                    trees.remove(parent, name)
+        removed: set[str] = set()
+        for path in sorted(tree.found):
+            found = tree.found[path]
+            if path.rpartition("/")[0] in removed:
+                removed.add(path)
+            elif self._fits(found):
+                self._kept[path] = found
+            else:
+                removed.add(path)
+                with trees.parent_of(self._root, path) as (parent, name):
+                    trees.remove(parent, name)
+
+    def make_directories_and_links(self) -> None:
+        """Make those that are missing."""
+        for entry in self._manifest.entries:
+            kept = self._kept.get(entry.path)
+            if entry.kind is EntryKind.DIRECTORY and (kept is None or stat.S_IMODE(kept.status.st_mode) != _DIRECTORY_MODE):
+                with trees.parent_of(self._root, entry.path) as (parent, name):
+                    if kept is None:
+                        os.mkdir(name, 0o700, dir_fd=parent)
+                    with trees.opened(name, trees.DIRECTORY_FLAGS, parent) as directory:
+                        if kept is None:
+                            self._give(directory)
+                        os.fchmod(directory, _DIRECTORY_MODE)
+            elif entry.kind is EntryKind.SYMLINK and kept is None:
+                with trees.parent_of(self._root, entry.path) as (parent, name):
+                    os.symlink(entry.target, name, dir_fd=parent)
+                    if self._owner is not None:
+                        os.chown(name, *self._owner, dir_fd=parent, follow_symlinks=False)
+
+    def missing(self, read_ns: int) -> list[Entry]:
+        """The files whose content is not there; those that are get the right mode. Files of unknown content are read."""
+        return [entry for entry in self._manifest.entries if entry.kind is EntryKind.FILE and not self._has(entry, read_ns)]
+
+    def fetch(self, entry: Entry) -> tuple[Entry, os.stat_result]:
+        """Write one file beside its place and move it there; its status afterwards. Thread-safe."""
+        with trees.parent_of(self._root, entry.path) as (parent, name):
+            temporary = f".restoring-{secrets.token_hex(12)}"
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=parent)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    for chunk in self._blobs.stream(entry.sha256):
+                        file.write(chunk)
+                    self._give(file.fileno())
+                    os.fchmod(file.fileno(), _mode(entry))
+                os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=parent)
+                raise
+            # Not before: moving a file changes its ctime.
+            return entry, os.stat(name, dir_fd=parent, follow_symlinks=False)
+
+    def _fits(self, found: Found) -> bool:
+        entry = self._manifest.by_path.get(found.path)
+        if entry is None:
+            return False
+        if stat.S_ISDIR(found.status.st_mode):
+            return entry.kind is EntryKind.DIRECTORY
+        if stat.S_ISLNK(found.status.st_mode):
+            return entry.kind is EntryKind.SYMLINK and entry.target == found.target
+        # Two names of one file would change together; in a snapshot they are two files.
+        return entry.kind is EntryKind.FILE and entry.size == found.status.st_size and found.status.st_nlink == 1
+
+    def _has(self, entry: Entry, read_ns: int) -> bool:
+        kept = self._kept.get(entry.path)
+        if kept is None:
+            return False
+        right_mode = stat.S_IMODE(kept.status.st_mode) == _mode(entry)
+        digest = self._digests.get(kept.status)
+        if digest is not None and right_mode:
+            return digest == entry.sha256
+        with trees.parent_of(self._root, entry.path) as (parent, name), trees.regular_file(parent, name) as (descriptor, status):
+            if digest is None:
+                digest = _digest_of(descriptor)
+            if digest != entry.sha256:
+                return False
+            if right_mode:
+                self._digests.remember(status, digest, read_ns=read_ns)
+            else:
+                os.fchmod(descriptor, _mode(entry))
+        return True
+
+    def _give(self, descriptor: int) -> None:
+        if self._owner is not None:
+            os.fchown(descriptor, *self._owner)
+
+
+def _mode(entry: Entry) -> int:
+    return 0o755 if entry.executable else 0o644
+
+
+def _digest_of(descriptor: int) -> str:
+    hashing = hashlib.sha256()
+    while chunk := os.read(descriptor, _CHUNK_BYTES):
+        hashing.update(chunk)
+    return hashing.hexdigest()

@@ -1,0 +1,252 @@
+"""Looking at and removing directory trees that nobody trusts: what a sandboxed command has left behind.
+
+Nothing here follows a symbolic link, opens a FIFO or device, or goes by a path of more than one name: everything is reached
+from an open directory by descriptors. Callers make sure that no process of the sandbox is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from dualtrack.domain.errors import DualtrackError
+from dualtrack.domain.paths import MAX_NAME_BYTES, MAX_PATH_BYTES
+
+MAX_DEPTH: Final = 100
+"""Directories below each other; each level holds a descriptor while a tree is walked. What lies deeper is skipped."""
+MAX_SKIPPED: Final = 1000
+DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class WorkspaceTooLarge(DualtrackError):
+    """A command left more in its workspace than a workspace may hold; an observation for the agent, not a failure of ours."""
+
+    code = "workspace_too_large"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file, directory or symbolic link."""
+
+    path: str
+    status: os.stat_result
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Something that no snapshot keeps."""
+
+    path: str
+    """For people: what is not UTF-8 is escaped."""
+    reason: str
+    parent: str
+    """Workspace path of the directory it lies in, `.` for the root."""
+    name: str
+    """As `os` functions take it."""
+
+
+@dataclass(slots=True)
+class Tree:
+    """What a directory holds."""
+
+    found: dict[str, Found] = field(default_factory=dict)
+    """By path; parents come before what they hold."""
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+def scan(root: int, *, max_entries: int, max_bytes: int) -> Tree:
+    """Everything below an open directory. Sizes are apparent sizes: a sparse file counts as what reading it would give.
+
+    Raises:
+        WorkspaceTooLarge: more than `max_entries` of any kind, or `max_bytes` of files.
+    """
+    tree = Tree()
+    _Scanner(tree, os.fstat(root).st_dev, max_entries, max_bytes).directory(root, "", 0)
+    return tree
+
+
+class _Scanner:
+    def __init__(self, tree: Tree, device: int, max_entries: int, max_bytes: int) -> None:
+        self._tree = tree
+        self._device = device
+        self._max_entries = self._entries_left = max_entries
+        self._max_bytes = self._bytes_left = max_bytes
+
+    def directory(self, descriptor: int, path: str, depth: int) -> None:
+        _writable(descriptor)
+        with os.scandir(descriptor) as listing:
+            for item in listing:
+                self._entries_left -= 1
+                if self._entries_left < 0:
+                    raise WorkspaceTooLarge(f"The workspace has more than {self._max_entries} files and directories: delete some.")
+                self._entry(descriptor, path, item, depth)
+
+    def _entry(self, descriptor: int, parent: str, item: os.DirEntry[str], depth: int) -> None:
+        status = item.stat(follow_symlinks=False)
+        path = f"{parent}/{item.name}" if parent else item.name
+        reason = _unusable_name(item.name, path)
+        target = ""
+        if reason is None and stat.S_ISLNK(status.st_mode):
+            target = os.readlink(item.name, dir_fd=descriptor)
+            reason = _unusable_target(target, depth)
+        elif reason is None and stat.S_ISREG(status.st_mode):
+            self._bytes_left -= status.st_size
+            if self._bytes_left < 0:
+                raise WorkspaceTooLarge(f"The files of the workspace have more than {self._max_bytes} bytes together: delete some.")
+        elif reason is None and not stat.S_ISDIR(status.st_mode):
+            reason = f"a {_kind(status.st_mode)} is not kept"
+        elif reason is None and depth + 1 >= MAX_DEPTH:
+            reason = f"directories more than {MAX_DEPTH} levels deep are not kept"
+        elif reason is None and status.st_dev != self._device:
+            reason = "another file system is not kept"
+        if reason is not None:
+            if len(self._tree.skipped) < MAX_SKIPPED:
+                shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+                self._tree.skipped.append(Skipped(shown, reason, parent or ".", item.name))
+                return
+            raise WorkspaceTooLarge(f"The workspace has more than {MAX_SKIPPED} entries that can't be kept, such as {path!r}: {reason}.")
+        self._tree.found[path] = Found(path, status, target)
+        if stat.S_ISDIR(status.st_mode):
+            with opened(item.name, DIRECTORY_FLAGS, descriptor) as child:
+                self.directory(child, path, depth + 1)
+
+
+def _unusable_name(name: str, path: str) -> str | None:
+    try:
+        length = len(path.encode())
+    except UnicodeEncodeError:
+        return "its name is not UTF-8"
+    if _CONTROL.search(name) is not None or not name.strip():
+        return "its name has control characters or is blank"
+    if length > MAX_PATH_BYTES - 1 or len(name.encode()) > MAX_NAME_BYTES:
+        return f"its path has more than {MAX_PATH_BYTES} bytes"
+    return None
+
+
+def _unusable_target(target: str, depth: int) -> str | None:
+    """Links may climb from where they really lie, by leading `..` only, and not past the root. Every link being so, no chain
+    of them leaves the workspace either.
+    """
+    try:
+        target.encode()
+    except UnicodeEncodeError:
+        return "a link whose target is not UTF-8 is not kept"
+    parts = target.split("/")
+    climbs = 0
+    while climbs < len(parts) and parts[climbs] in {"..", "."}:
+        climbs += 1
+    up = parts[:climbs].count("..")
+    if target.startswith("/") or up > depth or ".." in parts[climbs:] or "\x00" in target:
+        return "a link that may lead out of the workspace is not kept"
+    return None
+
+
+def _kind(mode: int) -> str:
+    for test, name in ((stat.S_ISFIFO, "FIFO"), (stat.S_ISSOCK, "socket"), (stat.S_ISCHR, "device"), (stat.S_ISBLK, "device")):
+        if test(mode):
+            return name
+    return "special file"
+
+
+@contextlib.contextmanager
+def opened(name: str | Path, flags: int, parent: int | None = None) -> Iterator[int]:
+    """A descriptor of one name in an open directory, made accessible to its owner first where it is not."""
+    try:
+        descriptor = os.open(name, flags, dir_fd=parent)
+    except PermissionError:
+        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+        if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+            raise
+        os.chmod(name, mode & 0o777 | (0o700 if stat.S_ISDIR(mode) else 0o600), dir_fd=parent)  # no link: see above
+        descriptor = os.open(name, flags, dir_fd=parent)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def parent_of(root: int, path: str) -> Iterator[tuple[int, str]]:
+    """The open directory that holds a workspace path, and the path's last name."""
+    *directories, name = path.split("/")
+    with contextlib.ExitStack() as stack:
+        current = root
+        for directory in directories:
+            current = stack.enter_context(opened(directory, DIRECTORY_FLAGS, current))
+        yield current, name
+
+
+@contextlib.contextmanager
+def regular_file(parent: int, name: str) -> Iterator[tuple[int, os.stat_result]]:
+    """An open regular file, for reading, and its status. Raises OSError for everything else."""
+    with opened(name, _FILE_FLAGS, parent) as descriptor:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{name!r} is no regular file")
+        yield descriptor, status
+
+
+def remove(parent: int, name: str) -> None:
+    """Remove whatever is there, however deep and whatever its modes, with three descriptors. What is not there is no error.
+
+    A tree deeper than the system's limits on paths and descriptors is taken apart from the top: directories are moved up
+    beside the first one before they are emptied.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            _writable(parent)
+            os.unlink(name, dir_fd=parent)
+            return
+        with opened(name, DIRECTORY_FLAGS, parent) as top:
+            empty(top)
+        os.rmdir(name, dir_fd=parent)
+
+
+def empty(top: int) -> None:
+    """Remove everything in an open directory."""
+    _writable(top)
+    while True:
+        directories = _unlink_files(top)
+        if not directories:
+            return
+        for directory in directories:
+            with opened(directory, DIRECTORY_FLAGS, top) as child:
+                _writable(child)
+                for grandchild in _unlink_files(child):
+                    _own(grandchild, child)
+                    os.rename(grandchild, secrets.token_hex(12), src_dir_fd=child, dst_dir_fd=top)
+            os.rmdir(directory, dir_fd=top)
+
+
+def _unlink_files(descriptor: int) -> list[str]:
+    """Unlink all that is no directory; the names of the directories."""
+    directories = []
+    with os.scandir(descriptor) as listing:
+        for item in list(listing):
+            if item.is_dir(follow_symlinks=False):
+                directories.append(item.name)
+            else:
+                os.unlink(item.name, dir_fd=descriptor)
+    return directories
+
+
+def _writable(descriptor: int) -> None:
+    mode = os.fstat(descriptor).st_mode
+    if mode & stat.S_IRWXU != stat.S_IRWXU:
+        os.fchmod(descriptor, 0o700)
+
+
+def _own(name: str, parent: int) -> None:
+    """A directory can only be moved elsewhere by who may write to it (its `..` changes)."""
+    if os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode & stat.S_IRWXU != stat.S_IRWXU:
+        os.chmod(name, 0o700, dir_fd=parent)
