@@ -1,0 +1,207 @@
+"""Whether a worker works: a file that it touches while it does, and the command that a container's health check runs.
+
+    python -m dualtrack.health check [--file FILE] [--max-age SECONDS]     a worker's file is fresh
+    python -m dualtrack.health url URL [--timeout SECONDS]                 an address answers with 2xx
+
+Exit status 0: healthy; 1: not, and why on standard output. Starts fast: it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from dualtrack.queues.topology import Task
+    from dualtrack.settings import BrokerSettings
+
+FILE_VARIABLE: Final = "DUALTRACK_WORKERS__HEALTH_FILE"
+INTERVAL_S: Final = 5.0
+"""Seconds between two looks of a healthy worker."""
+MAX_AGE_S: Final = 30.0
+"""A file older than this is a worker that no longer works: several looks, each with its slowest probe."""
+_SOON_S: Final = 0.5
+_BROKER_TIMEOUT_S: Final = 5.0
+_JOIN_S: Final = 5.0
+_BODY_BYTES: Final = 2000
+
+_LOG: Final = logging.getLogger(__name__)
+
+Probe = Callable[[], None]
+"""Returns when all is well; raises, saying what is wrong, when it is not."""
+
+
+class HealthFile:
+    """Touches a file every `INTERVAL_S` seconds while all probes pass, on a thread of its own, for the time of a `with` block.
+
+    Without a path it does nothing. When the block ends the file is removed: a stopping worker is not healthy.
+    """
+
+    def __init__(self, path: Path | None, probes: Mapping[str, Probe]) -> None:
+        self._path = path
+        self._probes = dict(probes)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+        self._failing: str | None = None
+
+    def look(self) -> bool:
+        """Run the probes once and touch the file if they all pass; a change for the worse is logged, and so is the return."""
+        problem = self._problem()
+        if problem is None and self._path is not None:
+            try:
+                self._path.touch()
+            except OSError as error:
+                problem = f"the health file can't be written ({error})"
+        if problem != self._failing:
+            if problem is None:
+                _LOG.info("healthy again")
+            else:
+                _LOG.warning("not healthy: %s", problem)
+            self._failing = problem
+        return problem is None
+
+    def __enter__(self) -> Self:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)  # left by a process that was killed
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._path is None:
+            return
+        self._stop.set()
+        self._thread.join(_JOIN_S)
+        self._path.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._stop.wait(pause):
+            pause = INTERVAL_S if self.look() else _SOON_S
+
+    def _problem(self) -> str | None:
+        for name, probe in self._probes.items():
+            try:
+                probe()
+            except Exception as error:  # noqa: BLE001 - whatever a probe raises says that something is wrong
+                return f"{name}: {error or type(error).__name__}"
+        return None
+
+
+def consumer_probe(app: Celery, settings: BrokerSettings, task: Task) -> Probe:
+    """A probe of a Celery worker that is about to start: this process consumes its queue, and the broker knows of a consumer.
+
+    The first half is the worker's own view (set when it begins to consume, cleared when its connection is lost); the second asks the
+    broker over a fresh connection, with time limits.
+    """
+    from celery import bootsteps
+
+    from dualtrack.domain.errors import BrokerUnavailable
+    from dualtrack.queues.topology import Topology
+
+    consuming = threading.Event()
+
+    class Consuming(bootsteps.StartStopStep):
+        """Runs last of the consumer's steps, at each connection anew."""
+
+        requires = ("celery.worker.consumer.tasks:Tasks",)
+
+        def start(self, parent: Any) -> None:  # noqa: ANN401 - as Celery calls it
+            del parent
+            consuming.set()
+
+        def stop(self, parent: Any) -> None:  # noqa: ANN401 - as Celery calls it
+            del parent
+            consuming.clear()
+
+    app.steps["consumer"].add(Consuming)
+    queue = Topology(settings.prefix).name(task)
+
+    def probe() -> None:
+        if not consuming.is_set():
+            raise BrokerUnavailable(f"this process does not consume {queue} (connecting, or stopping)")
+        if consumers(settings, queue) == 0:
+            raise BrokerUnavailable(f"the broker knows of no consumer of {queue}")
+
+    return probe
+
+
+def consumers(settings: BrokerSettings, queue: str) -> int:
+    """How many consumers a queue has.
+
+    Raises:
+        BrokerUnavailable: the broker can't be asked, or has no such queue.
+    """
+    from amqp.exceptions import AMQPError
+    from kombu import Connection, Queue
+    from kombu.exceptions import KombuError
+
+    from dualtrack.domain.errors import BrokerUnavailable
+
+    limits = {"read_timeout": _BROKER_TIMEOUT_S, "write_timeout": _BROKER_TIMEOUT_S}
+    try:
+        with Connection(settings.url.get_secret_value(), connect_timeout=_BROKER_TIMEOUT_S, transport_options=limits) as connection:
+            connection.connect()  # once; `default_channel` would go on trying
+            return int(Queue(queue, channel=connection.channel()).queue_declare(passive=True).consumer_count)
+    except (OSError, KombuError, AMQPError) as error:
+        raise BrokerUnavailable(f"the broker can't be asked about {queue} ({type(error).__name__})") from error
+
+
+def file_problem(path: Path, max_age_s: float, now: float) -> str | None:
+    """Why the worker of this health file is not healthy at `now` (seconds since the epoch), or None."""
+    try:
+        age = now - path.stat().st_mtime
+    except OSError as error:
+        return f"{path}: {error.strerror}; the worker is starting, stopping, or has lost its broker or database from the start"
+    if age > max_age_s:
+        return f"{path} was last touched {age:.0f} s ago (at most {max_age_s:g}); the worker's log says what is wrong"
+    return None
+
+
+def url_problem(url: str, timeout_s: float) -> str | None:
+    """Why a GET of `url` (http or https) does not succeed, or None."""
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s):  # noqa: S310 - the operator's own address
+            return None
+    except urllib.error.HTTPError as error:
+        with error:
+            return f"{url} answers {error.code}: {error.read(_BODY_BYTES).decode(errors='replace')}"
+    except (OSError, ValueError) as error:
+        return f"{url}: {error}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m dualtrack.health", description="Health checks for containers.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    check = commands.add_parser("check", help="is a worker's health file fresh?")
+    check.add_argument("--file", type=Path, help=f"the file (default: ${FILE_VARIABLE})")
+    check.add_argument("--max-age", type=float, default=MAX_AGE_S, metavar="SECONDS", help=f"default {MAX_AGE_S:g}")
+    url = commands.add_parser("url", help="does an address answer with 2xx?")
+    url.add_argument("url")
+    url.add_argument("--timeout", type=float, default=3.0, metavar="SECONDS", help="default 3")
+    options = parser.parse_args(arguments)
+    if options.command == "url":
+        problem = url_problem(options.url, options.timeout)
+    else:
+        path = options.file or os.environ.get(FILE_VARIABLE)
+        if not path:
+            parser.error(f"name the file by --file or {FILE_VARIABLE}")
+        problem = file_problem(Path(path), options.max_age, time.time())
+    if problem is not None:
+        sys.stdout.write(problem + "\n")
+    return 0 if problem is None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
