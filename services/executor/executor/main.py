@@ -23,7 +23,7 @@ def main() -> None:
     settings = bootstrap.load_settings()
     flush = bootstrap.telemetry(settings, "executor")
     runtime = bootstrap.open_runtime(settings, "executor")
-    sandbox = open_sandbox(settings.sandbox)
+    sandbox = open_sandbox(settings.sandbox, settings.limits.sandbox)
     try:
         sandbox.check()
     except SandboxUnavailable as error:

@@ -67,7 +67,7 @@ class Platform:
             self._stack.callback(server.stop)
             server.start()
             settings = at(settings, server.url)
-        sandbox = open_sandbox(settings.sandbox)
+        sandbox = open_sandbox(settings.sandbox, settings.limits.sandbox)
         self._say(f"sandbox: {sandbox.name}")
         sandbox.check()
         doorbell = InProcessDoorbell()
