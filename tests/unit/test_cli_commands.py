@@ -25,21 +25,21 @@ _JOB: dict[str, Any] = {
     "message": None,
     "answer": None,
     "plan": [{"title": "Read", "status": "done"}],
-    "steps": 0,
+    "step": 0,
     "usage": {"input_tokens": 0, "output_tokens": 0, "cached_tokens": 0, "total_tokens": 0, "cost_usd": "0"},
     "instructions": "Summarise",
     "agent": {"name": "default", "model": "deep", "tools": ["finish"]},
     "inputs": [],
     "checks": [],
     "metadata": {"team": "x"},
-    "last_event": 3,
+    "last_seq": 3,
     "created_at": "2026-11-30T08:00:00Z",
 }
 _REPORT = b"# Report\n\x1b[31mred\n"
 _ARTIFACT = {
     "id": "art_1",
     "name": "../report.md",
-    "bytes": len(_REPORT),
+    "size": len(_REPORT),
     "sha256": hashlib.sha256(_REPORT).hexdigest(),
     "content_type": "text/markdown",
 }
@@ -433,7 +433,7 @@ def test_steps_and_a_whole_observation(router: _Router, run: Run) -> None:
         "finished_at": "2026-11-30T08:00:02Z",
     }
     step = {"number": 1, "thought": "Look", "reflection": "", "note": "", "model": "qwen", "calls": [call]}
-    router.on("GET /v1/jobs/job_1/steps", {"data": [step], "has_more": False, "next_after": 1})
+    router.on("GET /v1/jobs/job_1/steps", {"data": [step], "has_more": False, "next_cursor": None})
     assert run("jobs", "steps", "job_1").stdout.splitlines() == [
         "step 1  qwen",
         "  thought: Look",

@@ -95,7 +95,7 @@ def test_a_job_that_ended_before_what_is_known() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/events"):
             return _sse()
-        return httpx.Response(200, json={"id": _JOB, "status": "succeeded", "last_event": 7})
+        return httpx.Response(200, json={"id": _JOB, "status": "succeeded", "last_seq": 7})
 
     time = _Time()
     assert _seqs(iter(_follower(answer, time, after=7))) == []
@@ -133,7 +133,7 @@ def test_a_quiet_job_is_followed_for_as_long_as_the_server_answers() -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         if not request.url.path.endswith("/events"):
-            return httpx.Response(200, json={"id": _JOB, "status": "waiting", "last_event": 0})
+            return httpx.Response(200, json={"id": _JOB, "status": "waiting", "last_seq": 0})
         time.now += 60
         return _sse(_frame(1, "job.cancelled")) if time.now > 3600 else _sse(b": keep-alive\n\n")
 

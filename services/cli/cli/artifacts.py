@@ -32,7 +32,7 @@ def list_artifacts(session: Session, job_id: Annotated[str, typer.Argument(metav
     if session.as_json:
         session.out.document(found)
         return
-    rows = [[row.get("id"), row.get("name"), size(row.get("bytes")), row.get("content_type")] for row in found["data"]]
+    rows = [[row.get("id"), row.get("name"), size(row.get("size")), row.get("content_type")] for row in found["data"]]
     session.out.table(["ID", "NAME", "SIZE", "TYPE"], rows)
 
 

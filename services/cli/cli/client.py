@@ -80,7 +80,7 @@ class Client:
             if not isinstance(data, list):
                 raise ApiError(f"{path} did not answer with a list.", status=0, code="bad_answer")
             rows += data
-            cursor = page.get("next_cursor", page.get("next_after"))
+            cursor = page.get("next_cursor")
             more = bool(page.get("has_more")) and isinstance(cursor, str | int) and str(cursor) != after and bool(data)
             if not more or (limit is not None and len(rows) >= limit):
                 return {"object": "list", "data": rows, "has_more": more, "next_cursor": cursor if more else None}

@@ -103,7 +103,7 @@ class Follower:
     def _is_over(self) -> bool:
         """Whether the job has ended and holds no event that was not given out."""
         job = self._client.get(self._path)
-        last = job.get("last_event")
+        last = job.get("last_seq")
         return ended(str(job.get("status"))) and (not isinstance(last, int) or last <= self.last_seq)
 
 

@@ -34,7 +34,7 @@ def show_job(out: Output, job: Mapping[str, Any]) -> None:
             ("status", status_line(job)),
             ("message", job.get("message")),
             ("model", agent.get("model")),
-            ("steps", job.get("steps")),
+            ("step", job.get("step")),
             ("tokens", tokens),
             ("cost", money(usage["cost_usd"]) if "cost_usd" in usage else None),
             ("created", job.get("created_at")),

@@ -132,10 +132,10 @@ def list_jobs(
         session.out.document(found)
         return
     rows = [
-        [row.get("id"), status_line(row), row.get("steps"), row.get("created_at"), str(row.get("instructions", ""))[:400]]
+        [row.get("id"), status_line(row), row.get("step"), row.get("created_at"), str(row.get("instructions", ""))[:400]]
         for row in found["data"]
     ]
-    session.out.table(["ID", "STATUS", "STEPS", "CREATED", "INSTRUCTIONS"], rows)
+    session.out.table(["ID", "STATUS", "STEP", "CREATED", "INSTRUCTIONS"], rows)
     if found["has_more"]:
         session.out.say("There are more: --limit N or --all.", "dim")
 

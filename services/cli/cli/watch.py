@@ -131,7 +131,7 @@ def _closing(session: Session, job_id: str, progress: JobProgress) -> None:
             data = session.client.pages(f"{_path(job_id)}/artifacts")["data"]
         except ApiError:
             data = []
-        artifacts = [(item.get("id"), item.get("name"), item.get("bytes")) for item in data]
+        artifacts = [(item.get("id"), item.get("name"), item.get("size")) for item in data]
     if not artifacts:
         return
     session.out.say("\nArtifacts:", "bold")

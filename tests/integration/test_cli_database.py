@@ -1,0 +1,94 @@
+"""`dualtrack migrate` and `dualtrack keys create` on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from cli.main import app
+from cli.outcome import Exit
+from dualtrack.db import migrate, tenants
+from dualtrack.db.engine import Database
+from dualtrack.settings import DatabaseSettings
+from pydantic import SecretStr
+from typer.testing import CliRunner, Result
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("DUALTRACK_DATABASE__URL", database_url)
+    # The command's own variables start with the settings' prefix: they must not be taken for settings.
+    monkeypatch.setenv("DUALTRACK_API_KEY", "dt_x")
+    monkeypatch.setenv("DUALTRACK_BASE_URL", "http://127.0.0.1:1")
+
+    def invoke(*arguments: str) -> Result:
+        result = CliRunner().invoke(app, list(arguments))
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result
+
+    return invoke
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    opened = Database(DatabaseSettings(url=SecretStr(database_url)))
+    yield opened
+    opened.close()
+
+
+def test_migrate_brings_an_empty_database_up_and_does_nothing_twice(run: Run, database: Database) -> None:
+    result = run("migrate")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("The database is at revision ")
+    migrate.require_current(database)
+    again = run("migrate", "--json")
+    assert again.exit_code == 0
+    assert json.loads(again.stdout)["revision"] in result.stdout
+
+
+def test_a_created_key_opens_its_tenant(run: Run, database: Database) -> None:
+    run("migrate")
+    result = run("keys", "create", "laptop")
+    assert result.exit_code == 0, result.stderr
+    assert "can't be shown again" in result.stderr
+    other = json.loads(run("keys", "create", "ci", "--tenant", "acme", "--json").stdout)
+    assert (other["name"], other["tenant"]) == ("ci", "acme")
+    with database.transaction() as tx:
+        mine = tenants.caller(tx, result.stdout.strip())
+        theirs = tenants.caller(tx, other["key"])
+        assert mine is not None
+        assert theirs is not None
+        assert mine.tenant_id == tenants.ensure_tenant(tx)
+        assert theirs.tenant_id == tenants.ensure_tenant(tx, "acme") != mine.tenant_id
+
+
+def test_keys_need_a_migrated_database(run: Run) -> None:
+    result = run("keys", "create", "laptop")
+    assert (result.exit_code, result.stdout) == (Exit.UNREACHABLE, "")
+    assert "dualtrack migrate" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "status", "words"),
+    [
+        ("postgresql+psycopg://dualtrack:secret@127.0.0.1:1/dualtrack", Exit.UNREACHABLE, "DUALTRACK_DATABASE__URL"),
+        ("no address", Exit.USAGE, "DUALTRACK_DATABASE__URL"),
+        ("postgresql+nothing://x/y", Exit.USAGE, "DUALTRACK_DATABASE__URL"),
+    ],
+)
+def test_no_database(run: Run, monkeypatch: pytest.MonkeyPatch, url: str, status: int, words: str) -> None:
+    monkeypatch.setenv("DUALTRACK_DATABASE__URL", url)
+    result = run("migrate")
+    assert (result.exit_code, result.stdout) == (status, "")
+    assert words in result.stderr
+    assert "secret" not in result.stderr
+
+
+def test_wrong_settings_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUALTRACK_DATABASE__POOL_SIZE", "many")
+    result = run("migrate")
+    assert result.exit_code == Exit.USAGE
+    assert "pool_size" in result.stderr
