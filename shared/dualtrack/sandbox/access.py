@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from dualtrack.domain.errors import SandboxFailed
@@ -43,22 +44,40 @@ def give_workspace(workspace: Path, uid: int) -> None:
             "enter all parent directories."
         )
     try:
-        _own(os.fspath(workspace), uid, workspace.stat(follow_symlinks=False))
-        pending = [os.fspath(workspace)]
-        while pending:
-            try:
-                with os.scandir(pending.pop()) as entries:
-                    for entry in entries:
-                        _own(entry.path, uid, entry.stat(follow_symlinks=False))
-                        if entry.is_dir(follow_symlinks=False):
-                            pending.append(entry.path)
-            except OSError as error:
-                if error.errno != errno.ENAMETOOLONG:  # only a command can have nested so deep, so it is that user's already
-                    raise
+        for path, status in _walk(workspace):
+            if status.st_uid != uid:
+                os.chown(path, uid, uid, follow_symlinks=False)
     except OSError as error:
         raise SandboxFailed(f"The workspace can't be given to the sandbox's user {uid}: {error}.") from error
 
 
-def _own(path: str, uid: int, status: os.stat_result) -> None:
-    if status.st_uid != uid:
-        os.chown(path, uid, uid, follow_symlinks=False)
+def strip_setid(workspace: Path) -> None:
+    """Take the setuid and setgid bits off everything in the workspace; nothing may be writing to it meanwhile.
+
+    Raises:
+        SandboxFailed: when that is not possible.
+    """
+    try:
+        for path, status in _walk(workspace):
+            if not stat.S_ISLNK(status.st_mode) and status.st_mode & (stat.S_ISUID | stat.S_ISGID):
+                Path(path).chmod(stat.S_IMODE(status.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))
+    except OSError as error:
+        raise SandboxFailed(f"The setuid bits of a file in the workspace can't be taken off: {error}.") from error
+
+
+def _walk(workspace: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """The workspace and all in it, symlinks as themselves. What is nested beyond the system's longest path is left out: only a command can
+    have made it, so it belongs to the sandbox's user already, and nobody can reach it by its path.
+    """
+    pending = [os.fspath(workspace)]
+    yield pending[0], workspace.stat(follow_symlinks=False)
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    yield entry.path, entry.stat(follow_symlinks=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise

@@ -1,7 +1,8 @@
 """The Docker driver, for machines without bubblewrap (macOS): one throw-away container a command, about 300 ms.
 
 Speaks to the engine through the `docker` command, so that contexts, Docker Desktop, colima and remote sockets work as they do for the user;
-the workspace must be on the engine's own machine, at the same path.
+the workspace must be on the engine's own machine, at the same path. The engine's default system call filter is in force; it lets a command
+trace the container's own init and see the names of the machine's disks, and set setuid bits, which are taken off again afterwards.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
-from dualtrack.sandbox.access import give_workspace
+from dualtrack.sandbox.access import give_workspace, strip_setid
 from dualtrack.sandbox.disk import DiskWatch
 from dualtrack.sandbox.outcome import outcome_of
 from dualtrack.sandbox.port import Command, Ended, Outcome
@@ -76,10 +77,13 @@ class DockerSandbox:
             with subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, start_new_session=True
             ) as process:
+                null = subprocess.DEVNULL
+                killers: list[subprocess.Popen[bytes]] = []
 
                 def kill() -> None:
-                    if process.poll() is None:
-                        _docker("kill", name)
+                    """Does not wait: the engine ends a container only once its output is read, which is this thread's work."""
+                    if process.poll() is None and not killers:
+                        killers.append(subprocess.Popen(["docker", "kill", name], stdin=subprocess.DEVNULL, stdout=null, stderr=null))
 
                 try:
                     watch = DiskWatch(workspace, limits).look if command.writable else _nothing_to_watch
@@ -87,7 +91,11 @@ class DockerSandbox:
                     found = _docker("inspect", "--format", "{{json .State}}", name)
                 finally:
                     process.kill()
+                    for killer in killers:
+                        killer.wait()
                     _docker("rm", "--force", "--volumes", name)
+                    if command.writable:
+                        strip_setid(workspace)
         except OSError as error:
             raise SandboxFailed(f"The docker command could not be run: {error}. Install Docker.") from error
         state = json.loads(found.stdout) if found.returncode == 0 else {"Status": "absent"}

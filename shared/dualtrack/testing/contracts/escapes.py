@@ -33,7 +33,6 @@ ESCAPES: Final = {
     "mount": _system_call("libc.mount(b'none', b'/tmp', b'tmpfs', 0, None)"),
     "remount_root": _system_call("libc.mount(None, b'/', None, 32, None)"),
     "new_mount_api": _system_call("call(430, 430, b'tmpfs', 0)"),
-    "setns": _system_call("call(308, 268, os.open('/', os.O_RDONLY), 0)"),
     "chroot": _system_call("libc.chroot(b'/tmp')"),
     "ptrace_init": _system_call("call(101, 117, 16, 1, 0, 0)"),
     "read_init_memory": _system_call("call(310, 270, 1, 0, 0, 0, 0, 0) or -1"),
@@ -52,9 +51,6 @@ ESCAPES: Final = {
     "vsock": _python("socket.socket(40, socket.SOCK_STREAM)"),
     "kernel_crypto_socket": _python("socket.socket(38, socket.SOCK_SEQPACKET)"),
     "device_node": _python("os.mknod('/workspace/disk', 0o600 | stat.S_IFBLK, os.makedev(8, 0))"),
-    "setuid_by_chmod": _python("os.chmod('/workspace/x', 0o4755)", "open('/workspace/x', 'w').close()"),
-    "setgid_by_fchmod": _python("os.fchmod(os.open('/workspace/x', os.O_RDWR | os.O_CREAT), 0o2755)"),
-    "setuid_by_open": _python("os.close(os.open('/workspace/y', os.O_CREAT | os.O_WRONLY, 0o4755))"),
     "become_root": _python("os.setuid(0)"),
     "write_sysctl": _python("open('/proc/sys/kernel/core_pattern', 'w').write('|/workspace/x')"),
     "write_own_binary": _python("open(os.readlink('/proc/self/exe') if os.path.exists('/proc/self/exe') else '/usr/bin/env', 'r+b')"),
@@ -63,3 +59,11 @@ ESCAPES: Final = {
     "host_disks": _python("open('/sys/block/' + os.listdir('/sys/block')[0] + '/size')"),
     "docker_socket": _python("socket.socket(socket.AF_UNIX).connect('/var/run/docker.sock')"),
 }
+
+SETUID_FILES: Final = {
+    "chmod": "import os\nopen('/workspace/x', 'w').close()\nos.chmod('/workspace/x', 0o4755)",
+    "fchmod": "import os\nos.fchmod(os.open('/workspace/x', os.O_RDWR | os.O_CREAT), 0o2755)",
+    "open": "import os\nos.open('/workspace/x', os.O_CREAT | os.O_WRONLY, 0o4755)",
+    "directory": "import os\nos.mkdir('/workspace/x')\nos.chmod('/workspace/x', 0o2777)",
+}
+"""Attempts to leave something with a setuid or setgid bit behind in the workspace."""
