@@ -12,7 +12,6 @@ from cli.client import CHAT_SILENCE_S, Client
 from cli.follow import Follower
 from cli.progress import JobProgress
 from cli.text import clean
-
 from standalone import figures
 
 QUESTION: Final = "In one or two sentences: what is a message queue good for?"

@@ -17,7 +17,6 @@ from cli.credentials import Credentials
 from cli.outcome import CliError
 from dualtrack import __version__, bootstrap
 from dualtrack.domain.errors import DualtrackError
-
 from standalone import credentials, settings
 
 if TYPE_CHECKING:

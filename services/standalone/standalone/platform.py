@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-import uvicorn
 from dualtrack import bootstrap
 from dualtrack.db import migrate
 from dualtrack.domain.errors import InfrastructureError
@@ -24,8 +22,8 @@ from dualtrack.queues.in_process import InProcessDoorbell
 from dualtrack.sandbox.factory import open_sandbox
 from dualtrack.settings import Settings
 from router.app import create_app
+from router.server import ApiServer
 from router.services import RouterServices
-
 from standalone import credentials
 from standalone.postgres import EmbeddedPostgres
 from standalone.settings import at
@@ -105,27 +103,14 @@ class Platform:
 
     def _serve(self, services: RouterServices) -> str:
         """Start the HTTP server on a thread; its address."""
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._stack.callback(listener.close)
         host, port = services.settings.host, services.settings.port
         try:
-            listener.bind((host, port))
+            server = ApiServer(create_app(services), services.settings)
         except OSError as error:
             raise InfrastructureError(
                 f"Port {port} on {host} is taken ({error.strerror}): stop what listens there or set DUALTRACK_ROUTER__PORT (0: any)."
             ) from error
-        config = uvicorn.Config(create_app(services), log_config=None, access_log=False, timeout_graceful_shutdown=5, lifespan="on")
-        server = uvicorn.Server(config)
-        failed: list[BaseException] = []
-
-        def serve() -> None:
-            try:
-                server.run(sockets=[listener])
-            except BaseException as error:  # noqa: BLE001 - told to the thread that waits below
-                failed.append(error)
-
-        thread = threading.Thread(target=serve, name="http", daemon=True)
+        thread = threading.Thread(target=server.run, name="http", daemon=True)
         thread.start()
 
         def end() -> None:
@@ -135,6 +120,6 @@ class Platform:
         self._stack.callback(end)
         while not server.started:
             if not thread.is_alive():
-                raise InfrastructureError("The HTTP server did not start; its log says why.") from (failed[0] if failed else None)
+                raise InfrastructureError("The HTTP server did not start; its log says why.")
             thread.join(timeout=0.05)
-        return f"http://{host}:{listener.getsockname()[1]}"
+        return server.url

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import psycopg
+
 from dualtrack.db import embedded
 from dualtrack.domain.errors import DatabaseUnavailable
 

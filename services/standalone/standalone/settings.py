@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from dotenv import load_dotenv
+from pydantic import SecretStr
+
 from dualtrack import bootstrap
 from dualtrack.settings import ENV_PREFIX, FolderSettings, Settings
-from pydantic import SecretStr
 
 DATABASE_URL: Final = f"{ENV_PREFIX}DATABASE__URL"
 

@@ -70,7 +70,7 @@ class Workdirs:
                 self._alive = _lock(self._root / _LOCK)
         except OSError as error:
             raise SandboxUnavailable(
-                f"The directory {self._base} for workspaces can't be used: {error}. Set DUALTRACK_SANDBOX__WORKSPACES to one of this user's."
+                f"The directory {self._base} for workspaces can't be used: {error}. Set DUALTRACK_SANDBOX__WORKSPACES to one of your own."
             ) from error
 
     def __enter__(self) -> Self:

@@ -52,7 +52,7 @@ class ScriptedStep(_Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _short_form(cls, data: Any) -> Any:  # noqa: ANN401 - as it came from JSON
+    def _short_form(cls, data: Any) -> Any:
         if isinstance(data, dict) and "tool" in data:
             rest = {key: value for key, value in data.items() if key not in {"tool", "arguments"}}
             return rest | {"calls": [{"tool": data["tool"], "arguments": data.get("arguments", {})}]}
@@ -72,7 +72,7 @@ class Script(_Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _bare_list(cls, data: Any) -> Any:  # noqa: ANN401 - as it came from JSON
+    def _bare_list(cls, data: Any) -> Any:
         return {"steps": data} if isinstance(data, list) else data
 
     def step(self, number: int) -> ScriptedStep:

@@ -74,7 +74,7 @@ class RabbitBroker(Server):
         """Delete a virtual host that `new_vhost` made, with all queues and connections in it."""
         self.api("DELETE", f"vhosts/{url.rsplit('/', 1)[1]}")
 
-    def api(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 - whatever JSON the API answers
+    def api(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """One call of the management API (`path` after `/api/`); the parsed answer, None for an empty one.
 
         Raises:
