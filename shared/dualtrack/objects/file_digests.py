@@ -11,15 +11,16 @@ from typing import Final
 MAX_FILES: Final = 100_000
 """Files remembered by a process, about 35 MB."""
 _MARGIN_NS: Final = 20_000_000  # where the clock of file times can't be read; Linux's coarsest tick is 10 ms
-_COARSE: Final[int | None] = getattr(time, "CLOCK_REALTIME_COARSE", None)
+_LINUX: Final = os.uname().sysname == "Linux"
+_CLOCK_REALTIME_COARSE: Final = 5  # linux/time.h; the time module names it not
 
 _Key = tuple[int, int, int, int, int]
 
 
 def file_clock_ns() -> int:
     """The time, in nanoseconds since the epoch, that a file changed from now on gets as its `ctime`, or an earlier one."""
-    if _COARSE is not None:
-        return time.clock_gettime_ns(_COARSE)
+    if _LINUX:
+        return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
     return time.time_ns() - _MARGIN_NS
 
 

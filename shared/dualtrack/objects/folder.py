@@ -137,9 +137,10 @@ class FolderStore:
             if key is None:
                 raise StorageUnavailable(f"The folder {self._root} has gone: {error}.") from error
             raise ObjectMissing(f"There is no object {key!r}.") from error
-        except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-            raise InvalidPath(f"The key {key!r} is part of another key, or the other way round: choose another.", param="key") from error
         except OSError as error:
+            if key is not None and isinstance(error, FileExistsError | NotADirectoryError | IsADirectoryError):
+                message = f"The key {key!r} is part of another key, or the other way round: choose another."
+                raise InvalidPath(message, param="key") from error
             raise StorageUnavailable(
                 f"The folder {self._root} can't be used: {error}. Check DUALTRACK_OBJECTS__PATH, its permissions and the free space."
             ) from error

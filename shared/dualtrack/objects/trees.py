@@ -197,11 +197,7 @@ def regular_file(parent: int, name: str) -> Iterator[tuple[int, os.stat_result]]
 
 
 def remove(parent: int, name: str) -> None:
-    """Remove whatever is there, however deep and whatever its modes, with three descriptors. What is not there is no error.
-
-    A tree deeper than the system's limits on paths and descriptors is taken apart from the top: directories are moved up
-    beside the first one before they are emptied.
-    """
+    """Remove whatever is there, however deep and whatever its modes. What is not there is no error."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
             _writable(parent)
@@ -214,30 +210,37 @@ def remove(parent: int, name: str) -> None:
 
 def empty(top: int) -> None:
     """Remove everything in an open directory."""
-    _writable(top)
-    while True:
-        directories = _unlink_files(top)
-        if not directories:
-            return
-        for directory in directories:
-            with opened(directory, DIRECTORY_FLAGS, top) as child:
-                _writable(child)
-                for grandchild in _unlink_files(child):
-                    _own(grandchild, child)
-                    os.rename(grandchild, secrets.token_hex(12), src_dir_fd=child, dst_dir_fd=top)
-            os.rmdir(directory, dir_fd=top)
+    while _empty(top, top, 0):
+        pass
 
 
-def _unlink_files(descriptor: int) -> list[str]:
-    """Unlink all that is no directory; the names of the directories."""
+def _empty(descriptor: int, top: int, depth: int) -> bool:
+    """Whether there was anything. What lies too deep to be reached with the descriptors a process has is moved up to `top`."""
+    _writable(descriptor)
+    directories, files = _unlink_files(descriptor)
+    for name in directories:
+        if depth == MAX_DEPTH:
+            _own(name, descriptor)
+            os.rename(name, secrets.token_hex(12), src_dir_fd=descriptor, dst_dir_fd=top)
+            continue
+        with opened(name, DIRECTORY_FLAGS, descriptor) as child:
+            _empty(child, top, depth + 1)
+        os.rmdir(name, dir_fd=descriptor)
+    return bool(directories or files)
+
+
+def _unlink_files(descriptor: int) -> tuple[list[str], int]:
+    """Unlink all that is no directory; the names of the directories, and how many others there were."""
     directories = []
+    files = 0
     with os.scandir(descriptor) as listing:
         for item in list(listing):
             if item.is_dir(follow_symlinks=False):
                 directories.append(item.name)
             else:
                 os.unlink(item.name, dir_fd=descriptor)
-    return directories
+                files += 1
+    return directories, files
 
 
 def _writable(descriptor: int) -> None:
