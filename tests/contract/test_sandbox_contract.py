@@ -11,6 +11,7 @@ from functools import cache
 from typing import ClassVar
 
 import pytest
+
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.port import Sandbox
 from dualtrack.settings import SandboxSettings

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import MIB, SandboxLimits
 from dualtrack.sandbox.access import may_traverse

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from dualtrack.domain.errors import NotFound, SandboxUnavailable
 from dualtrack.domain.limits import PlatformLimits, SandboxLimits
 from dualtrack.sandbox.factory import open_sandbox

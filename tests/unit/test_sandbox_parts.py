@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox import cgroups

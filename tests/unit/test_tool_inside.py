@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from dualtrack.tools import inside
 from dualtrack.tools.inside import Refused
 

@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
+
 from dualtrack.domain.errors import UnknownTool
 from dualtrack.domain.tool import Effect
 from dualtrack.tools.registry import CHECK_TOOL, DEFAULT_TOOLS, FINISH_TOOL, PLAN_TOOL, Registry
-from jsonschema import Draft202012Validator
 
 registry = Registry()
 

@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from dualtrack.domain.errors import NotFound, SandboxFailed
 from dualtrack.domain.limits import PlatformLimits, SandboxLimits
 from dualtrack.sandbox.outcome import outcome_of, size_text

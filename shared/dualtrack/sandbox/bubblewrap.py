@@ -97,7 +97,14 @@ class BubblewrapSandbox:
                 except SandboxFailed as error:
                     failure = failure or error.message
                     continue
-            _log.info("Sandbox ready", extra={"binary": str(binary), "uid": uid, "variant": str(variant), "cgroups": str(cgroups)})
+            facts = {"binary": str(binary), "uid": uid, "variant": str(variant), "cgroups": str(cgroups)}
+            _log.info("Sandbox ready", extra=facts)
+            if variant != VARIANTS[0]:
+                _log.warning(
+                    "The sandbox works without a part of what it would like to have (see variant): isolation holds by the system call filter. In a "
+                    "Docker container, security_opt systempaths=unconfined gives it the rest.",
+                    extra=facts,
+                )
             return setup
         raise SandboxUnavailable(
             f"bubblewrap can't make a sandbox here: {failure} Unprivileged user namespaces must be allowed: on a host, sysctl "
