@@ -57,13 +57,17 @@ RUN --mount=type=cache,target=/root/.cache/uv \
     ${UV_SYNC} --no-install-workspace --package dualtrack-planner
 
 FROM common-models AS router
+# Uploads wait here, on disk, until they are stored.
+RUN install --directory --owner=10001 --group=10001 --mode=0700 /spool
 RUN --mount=type=cache,target=/root/.cache/uv \
     --mount=type=bind,from=uv,source=/usr/local/bin/uv,target=/usr/local/bin/uv \
     --mount=type=bind,from=sources,target=/src \
     ${UV_SYNC} --package dualtrack-router
 WORKDIR /
 USER 10001:10001
-ENV DUALTRACK_ROUTER__HOST=0.0.0.0
+ENV DUALTRACK_ROUTER__HOST=0.0.0.0 \
+    TMPDIR=/spool
+VOLUME /spool
 EXPOSE 8080
 CMD ["dualtrack-router"]
 

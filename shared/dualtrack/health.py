@@ -143,7 +143,7 @@ def consumers(settings: BrokerSettings, queue: str) -> int:
         BrokerUnavailable: the broker can't be asked, or has no such queue.
     """
     from amqp.exceptions import AMQPError
-    from kombu import Connection, Queue
+    from kombu import Connection
     from kombu.exceptions import KombuError
 
     from dualtrack.domain.errors import BrokerUnavailable
@@ -152,7 +152,8 @@ def consumers(settings: BrokerSettings, queue: str) -> int:
     try:
         with Connection(settings.url.get_secret_value(), connect_timeout=_BROKER_TIMEOUT_S, transport_options=limits) as connection:
             connection.connect()  # once; `default_channel` would go on trying
-            return int(Queue(queue, channel=connection.channel()).queue_declare(passive=True).consumer_count)
+            channel: Any = connection.channel()  # the stub knows only the general channel
+            return int(channel.queue_declare(queue, passive=True).consumer_count)
     except (OSError, KombuError, AMQPError) as error:
         raise BrokerUnavailable(f"the broker can't be asked about {queue} ({type(error).__name__})") from error
 

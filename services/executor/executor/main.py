@@ -10,6 +10,7 @@ from dualtrack import bootstrap
 from dualtrack.db import migrate
 from dualtrack.domain.errors import SandboxUnavailable
 from dualtrack.engine.executor import Executor
+from dualtrack.health import HealthFile, consumer_probe
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.queues.celery_app import create_app, run_worker
 from dualtrack.queues.topology import Task
@@ -33,7 +34,9 @@ def main() -> None:
     with bootstrap.worker(runtime) as worker, Workdirs(settings.sandbox) as workdirs:
         executor = Executor(worker, sandbox, workdirs)
         app = create_app(settings.broker, Task.EXECUTE, executor.run)
-        run_worker(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads)
+        probes = {"database": runtime.database.check, "broker": consumer_probe(app, settings.broker, Task.EXECUTE)}
+        with HealthFile(settings.workers.health_file, probes):
+            run_worker(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads)
     bootstrap.close(runtime)
     flush()
 

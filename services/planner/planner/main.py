@@ -5,6 +5,7 @@ from __future__ import annotations
 from dualtrack import bootstrap
 from dualtrack.db import migrate
 from dualtrack.engine.planner import Planner
+from dualtrack.health import HealthFile, consumer_probe
 from dualtrack.queues.celery_app import create_app, run_worker
 from dualtrack.queues.topology import Task
 
@@ -18,7 +19,9 @@ def main() -> None:
     gateway = bootstrap.open_gateway(settings)
     with bootstrap.worker(runtime) as worker:
         app = create_app(settings.broker, Task.PLAN, Planner(worker, gateway).advance)
-        run_worker(app, settings.broker, Task.PLAN, settings.workers.planner_threads)
+        probes = {"database": runtime.database.check, "broker": consumer_probe(app, settings.broker, Task.PLAN)}
+        with HealthFile(settings.workers.health_file, probes):
+            run_worker(app, settings.broker, Task.PLAN, settings.workers.planner_threads)
     bootstrap.close(runtime)
     flush()
 

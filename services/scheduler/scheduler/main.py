@@ -5,6 +5,7 @@ from __future__ import annotations
 from dualtrack import bootstrap
 from dualtrack.db import migrate
 from dualtrack.engine.scheduler import Scheduler
+from dualtrack.health import HealthFile
 
 
 def main() -> None:
@@ -13,7 +14,9 @@ def main() -> None:
     flush = bootstrap.telemetry(settings, "scheduler")
     runtime = bootstrap.open_runtime(settings, "scheduler")
     migrate.require_current(runtime.database)
-    Scheduler(runtime, settings.workers.scheduler_tick_s).run(bootstrap.stop_event())
+    scheduler = Scheduler(runtime, settings.workers.scheduler_tick_s)
+    with HealthFile(settings.workers.health_file, {"database": runtime.database.check, "broker": runtime.doorbell.check}):
+        scheduler.run(bootstrap.stop_event())
     bootstrap.close(runtime)
     flush()
 
