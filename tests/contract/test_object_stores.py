@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pydantic import SecretStr
+
 from dualtrack.objects.factory import open_store
 from dualtrack.objects.folder import FolderStore
 from dualtrack.objects.port import ObjectStore
@@ -15,7 +17,6 @@ from dualtrack.objects.s3 import S3Store
 from dualtrack.settings import FolderSettings, S3Settings
 from dualtrack.testing.contracts.objects import ObjectStoreContract
 from dualtrack.testing.objects import MemoryStore
-from pydantic import SecretStr
 
 if TYPE_CHECKING:
     from dualtrack.testing.servers import S3Server

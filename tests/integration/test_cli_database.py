@@ -6,13 +6,14 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
+from pydantic import SecretStr
+from typer.testing import CliRunner, Result
+
 from cli.main import app
 from cli.outcome import Exit
 from dualtrack.db import migrate, tenants
 from dualtrack.db.engine import Database
 from dualtrack.settings import DatabaseSettings
-from pydantic import SecretStr
-from typer.testing import CliRunner, Result
 
 Run = Callable[..., Result]
 

@@ -11,6 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
+from sqlalchemy import func
+from typer.testing import CliRunner, Result
+
 from cli.client import Client
 from cli.credentials import Credentials
 from cli.follow import Follower
@@ -30,12 +34,9 @@ from dualtrack.settings import DatabaseSettings, RouterSettings
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.tools.registry import Registry
-from pydantic import SecretStr
 from router.app import create_app
 from router.server import ApiServer
 from router.services import RouterServices
-from sqlalchemy import func
-from typer.testing import CliRunner, Result
 
 _DEADLINE_S = 20
 
@@ -211,12 +212,18 @@ def test_chat(run: Run) -> None:
     assert json.loads(run("chat", "Say hello", "--json").stdout)["choices"][0]["message"]["content"] == streamed.stdout.removesuffix("\n")
 
 
-def test_same_idempotency_key_same_job(run: Run) -> None:
-    first = run("jobs", "submit", "Once", "--idempotency-key", "k1").stdout
-    assert run("jobs", "submit", "Once", "--idempotency-key", "k1").stdout == first
-    other = run("jobs", "submit", "Twice", "--idempotency-key", "k1")
+def test_same_idempotency_key_same_job(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1")
+    once = ("jobs", "submit", "Once", "--idempotency-key", "k1", "--file", "a.csv")
+    first = run(*once)
+    assert first.exit_code == 0, first.stderr
+    assert run(*once).stdout == first.stdout
+    assert len(json.loads(run("files", "list", "--json").stdout)["data"]) == 1
+    (tmp_path / "a.csv").write_text("2")
+    other = run(*once)
     assert other.exit_code == Exit.API_ERROR
     assert "idempotency_key_reused" in other.stderr
+    assert len(json.loads(run("jobs", "list", "--json").stdout)["data"]) == 1
 
 
 @pytest.mark.parametrize(

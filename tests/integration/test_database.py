@@ -6,6 +6,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from pydantic import SecretStr
+from sqlalchemy import delete, func, insert, select, text, update
+from sqlalchemy.exc import DBAPIError
+
 from dualtrack.db import claims, events, idempotency, jobs, migrate, steps, tenants
 from dualtrack.db.engine import Database, Transaction, assert_no_transaction
 from dualtrack.db.presence import Presence
@@ -19,9 +23,6 @@ from dualtrack.domain.job import JobSpec
 from dualtrack.domain.lifecycle import TRANSITIONS, JobStatus
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.settings import DatabaseSettings
-from pydantic import SecretStr
-from sqlalchemy import delete, func, insert, select, text, update
-from sqlalchemy.exc import DBAPIError
 
 LIMITS = PlatformLimits()
 DEAD = 1 << 60  # an owner whose session lock nobody holds

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
+from sqlalchemy import func, select, text, update
+
 from dualtrack.db import migrate, steps
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import calls as calls_table
@@ -28,8 +31,6 @@ from dualtrack.settings import DatabaseSettings, SandboxSettings
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.testing.stepper import Stepper
-from pydantic import SecretStr
-from sqlalchemy import func, select, text, update
 
 Make = Callable[..., Stepper]
 

@@ -37,7 +37,7 @@ def client(server: str) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def create(client: openai.OpenAI, **body: Any) -> Any:  # noqa: ANN401 - the package's overloads would need a cast per call
+def create(client: openai.OpenAI, **body: Any) -> Any:
     return client.chat.completions.create(**body)
 
 

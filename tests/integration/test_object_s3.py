@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import boto3
 import pytest
+from pydantic import SecretStr
+
 from dualtrack.domain.errors import ObjectMissing, StorageUnavailable
 from dualtrack.objects import s3
 from dualtrack.objects.s3 import PART_BYTES, S3Store
 from dualtrack.settings import S3Settings
 from dualtrack.testing.servers.process import free_ports
-from pydantic import SecretStr
 
 if TYPE_CHECKING:
     from dualtrack.testing.servers import S3Server

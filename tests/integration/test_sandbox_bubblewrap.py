@@ -148,7 +148,7 @@ def test_a_workspace_nobody_else_can_reach_is_explained() -> None:
 def test_check_fails_under_limits_that_python_can_not_live_with() -> None:
     from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
 
-    sandbox = BubblewrapSandbox(SandboxSettings(), SandboxLimits(memory_bytes=3 * MIB))
+    sandbox = BubblewrapSandbox(SandboxSettings(), SandboxLimits(memory_bytes=3 * MIB), cgroups=False)
     with pytest.raises(SandboxUnavailable):
         sandbox.check()
 

@@ -15,10 +15,11 @@ import kombu
 import psutil  # type: ignore[import-untyped]
 import psycopg
 import pytest
+from kombu.simple import SimpleQueue
+
 from dualtrack.testing.servers import Postgres, S3Server, ServerFailed
 from dualtrack.testing.servers.process import ServerProcess, free_ports
 from dualtrack.testing.servers.rabbitmq import RabbitBroker, RabbitMQ, rabbitmq_script
-from kombu.simple import SimpleQueue
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

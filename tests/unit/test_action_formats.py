@@ -5,12 +5,13 @@ from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dualtrack.domain.tool import Effect, ToolSpec
 from dualtrack.models.action_text import ActionUnreadable, ProviderAnswer
 from dualtrack.models.actions import ActionFormat, read_action, request_body
 from dualtrack.models.port import DecisionRequest, PastCall, PastStep
-from hypothesis import given
-from hypothesis import strategies as st
 
 SHELL = ToolSpec(
     "shell",

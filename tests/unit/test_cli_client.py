@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from cli.client import Client, ConnectionBroken
 from cli.credentials import Credentials
 from cli.outcome import ApiError, Unreachable

@@ -11,11 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner, Result
+
 from cli.follow import Follower
 from cli.main import app
 from cli.outcome import Exit
 from cli.session import Session
-from typer.testing import CliRunner, Result
+from cli.watch import watch
+from rich.console import Console
 
 _JOB: dict[str, Any] = {
     "id": "job_1",
@@ -264,6 +267,7 @@ def test_a_talk_remembers_and_survives_an_error(router: _Router, tmp_path: Path,
 
     monkeypatch.setattr("builtins.input", typed)
     monkeypatch.setattr("sys.stdin", _Terminal())
+    monkeypatch.setattr("cli.output.Output.to_terminal", True)
     session = Session(environ={"HOME": str(tmp_path), "DUALTRACK_API_KEY": "k"}, transport=httpx.MockTransport(router))
     chat.chat(session, None, model="fast", system="S")
     said = [[message["content"] for message in router.body(n)["messages"]] for n in range(4)]
@@ -345,6 +349,28 @@ def test_the_exit_status_tells_how_a_job_ended(router: _Router, run: Run, kind: 
     assert "dualtrack artifacts get art_1" in lines[-1]
 
 
+def test_at_a_terminal_the_last_line_moves(router: _Router, tmp_path: Path) -> None:
+    call = {"id": "c", "tool": "shell", "arguments": {"command": "ls"}}
+    plan = [{"title": "Look", "status": "in_progress"}]
+    events = [
+        _event(1, "step.decided", step=1, thought="Look", calls=[call], usage={"input_tokens": 7, "output_tokens": 1, "cost_usd": "0.02"}),
+        _event(2, "plan.updated", step=1, plan=plan),
+        _event(3, "call.started", call_id="c", step=1, tool="shell"),
+        _event(4, "call.finished", call_id="c", step=1, tool="shell", ok=True, observation="\x1b]0;evil\x07a.txt"),
+        _event(5, "job.cancelled"),
+    ]
+    router.on("GET /v1/jobs/job_1/events", lambda _: _sse(*events))
+    session = Session(environ={"HOME": str(tmp_path), "DUALTRACK_API_KEY": "k"}, transport=httpx.MockTransport(router))
+    screen = io.StringIO()
+    session.out.__dict__["errors"] = Console(file=screen, force_terminal=True, width=100, highlight=False, markup=False, soft_wrap=True)
+    assert watch(session, "job_1") == Exit.CANCELLED
+    shown = screen.getvalue()
+    assert "step 1  shell ls  8 tokens, $0.02" in shown
+    assert "           [>] Look" in shown
+    assert "           a.txt" in shown
+    assert "\x1b]" not in shown
+
+
 def test_watching_as_json_gives_the_events_only(router: _Router, run: Run) -> None:
     events = [_event(2, "job.started"), _event(3, "job.failed", reason="no_progress")]
     router.on("GET /v1/jobs/job_1/events", lambda _: _sse(*events))
@@ -395,7 +421,7 @@ def test_interrupted_elsewhere(router: _Router, run: Run) -> None:
 def test_list(router: _Router, run: Run) -> None:
     router.on("GET /v1/jobs", {"data": [{**_JOB, "status": "failed", "reason": "limit_steps"}], "has_more": True, "next_cursor": "job_1"})
     result = run("jobs", "list", "--status", "failed", "--status", "expired", "--limit", "1")
-    assert result.stdout.splitlines()[1].split("\t")[:3] == ["job_1", "failed (limit_steps)", "0"]
+    assert result.stdout.splitlines()[1] == "job_1\tfailed (limit_steps)\t0\t2026-11-30 08:00:00Z\tSummarise"
     assert "more" in result.stderr
     assert router.asked[0].url.params.get_list("status") == ["failed", "expired"]
 
@@ -464,6 +490,13 @@ def test_artifacts(router: _Router, run: Run, tmp_path: Path) -> None:
     assert run("artifacts", "get", "art_1", "-o", "other.md").exit_code == 0
     assert (tmp_path / "other.md").read_bytes() == _REPORT
     assert run("artifacts", "get", "art_1", "-o", "-").stdout_bytes == _REPORT
+
+
+def test_the_exit_status_tells_of_the_job_even_if_its_artifacts_cannot_be_listed(router: _Router, run: Run) -> None:
+    router.on("GET /v1/jobs/job_1/events", lambda _: _sse(_event(1, "job.succeeded", answer="x")))
+    result = run("jobs", "watch", "job_1")
+    assert (result.exit_code, result.stdout) == (0, "x\n")
+    assert "dualtrack artifacts list job_1" in result.stderr
 
 
 def test_a_damaged_download_is_refused(router: _Router, run: Run, tmp_path: Path) -> None:

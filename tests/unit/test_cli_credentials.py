@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from cli.credentials import Credentials, find
 from cli.outcome import UsageProblem
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.download import safe_name, save, verified
-from cli.outcome import ApiError, UsageProblem
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cli.download import safe_name, save, verified
+from cli.outcome import ApiError, UsageProblem
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from cli.client import Client, ConnectionBroken
 from cli.credentials import Credentials
 from cli.follow import GIVE_UP_S, Follower

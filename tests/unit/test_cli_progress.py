@@ -65,7 +65,7 @@ def test_plain_mode_gives_one_line_an_event() -> None:
         "[    0:06] saved report.md (4.2 KiB)",
         "[    0:07] checking: 1 command",
         "[    0:08] checks FAILED: test -f report.md",
-        "[    0:09] succeeded: [2 steps, 1,100 tokens, $0.003]",
+        "[    0:09] succeeded: 2 steps, 1,100 tokens, $0.003",
     ]
     assert (progress.status, progress.answer, progress.elapsed_s) == ("succeeded", "Done.", 9.0)
     assert [item["artifact_id"] for item in progress.artifacts] == ["art_1"]

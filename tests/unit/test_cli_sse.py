@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from cli.sse import MAX_EVENT_BYTES, ServerEvent, SSEParser, StreamBroken
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cli.sse import MAX_EVENT_BYTES, ServerEvent, SSEParser, StreamBroken
 
 _STREAM = (
     b'\xef\xbb\xbf: hello\n\nid: 1\nevent: job.queued\ndata: {"a":1}\n\n'

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from cli.text import clean, clock, duration, one_line, preview, size, to_json
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cli.text import clean, clock, duration, one_line, preview, size, to_json
 
 _HARMFUL = {chr(code) for code in [*range(32), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]} - {"\n", "\t"}
 

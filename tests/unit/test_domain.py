@@ -6,6 +6,10 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
 from dualtrack.domain import errors
 from dualtrack.domain.ids import is_id, new_id
 from dualtrack.domain.job import Job, JobSpec
@@ -18,9 +22,6 @@ from dualtrack.domain.step import Call, Step
 from dualtrack.domain.text import storable
 from dualtrack.domain.tool import Effect
 from dualtrack.domain.usage import Usage
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import ValidationError
 
 NOW = datetime.now(UTC)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from celery import Celery
+
 from dualtrack import health
 from dualtrack.domain.errors import BrokerUnavailable
 from dualtrack.health import HealthFile
@@ -55,11 +56,17 @@ def test_changes_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     file = HealthFile(tmp_path / "health", {"broker": lambda: failing() if down.is_set() else None})
     down.set()
     file.look()
-    file.look()
     down.clear()
     file.look()
     file.look()
-    assert [record.getMessage() for record in caplog.records] == ["not healthy: broker: the broker is away", "healthy again"]
+    down.set()
+    file.look()
+    file.look()
+    down.clear()
+    file.look()
+    away = "not healthy: broker: the broker is away"
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert said == [("INFO", away), ("INFO", "healthy"), ("WARNING", away), ("INFO", "healthy")]
 
 
 def test_an_unexpected_error_of_a_probe_is_a_failure(tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 import re
 from pathlib import Path
 
-from dualtrack.db import migrations
-from dualtrack.domain.lifecycle import TERMINAL, TRANSITIONS, JobStatus, may_become, mermaid
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+
+from dualtrack.db import migrations
+from dualtrack.domain.lifecycle import TERMINAL, TRANSITIONS, JobStatus, may_become, mermaid
 
 STATUSES = st.sampled_from(list(JobStatus))
 

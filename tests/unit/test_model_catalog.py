@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
 from dualtrack.domain.errors import InvalidRequest, UnknownModel
 from dualtrack.models.catalog import PROVIDERS, build_catalog
 from dualtrack.settings import ModelSettings, ModelsSettings

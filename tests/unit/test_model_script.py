@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+
 from dualtrack.domain.errors import MalformedAction, ModelRateLimited, UnknownModel
 from dualtrack.models.port import DecisionRequest, PastStep
 from dualtrack.testing.model_script import Script, script_in

@@ -56,6 +56,7 @@ def migrate(session: Session) -> None:
     """Bring the database to this version's schema; safe to run again and from several places at once."""
     with _database() as database:
         from alembic.runtime.migration import MigrationContext
+
         from dualtrack.db.migrate import upgrade
 
         upgrade(database)
@@ -79,11 +80,12 @@ def version(session: Session) -> None:
 @contextmanager
 def _database() -> Iterator[Database]:
     """The database of the settings, answering; its errors as this command's."""
+    from pydantic import ValidationError
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
     from dualtrack.db.engine import Database
     from dualtrack.domain.errors import DatabaseUnavailable, DualtrackError
     from dualtrack.settings import Settings
-    from pydantic import ValidationError
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
     try:
         database = Database(Settings().database, application="dualtrack-cli")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cli.client import CHAT_SILENCE_S
 from cli.outcome import ApiError, CliError, UsageProblem
 from cli.session import Session, command, read_stdin
 
@@ -30,7 +30,7 @@ def chat(
 ) -> None:
     """Ask the fast model and print its answer as it comes."""
     history: list[Message] = [] if system is None else [{"role": "system", "content": system}]
-    if message is None and sys.stdin.isatty() and not session.as_json:
+    if message is None and sys.stdin.isatty() and session.out.to_terminal and not session.as_json:
         _talk(session, model, history)
         return
     text = read_stdin(_MAX_STDIN_BYTES, "the message") if message in (None, "-") else str(message)
@@ -46,6 +46,8 @@ def chat(
 def _talk(session: Session, model: str, history: list[Message]) -> None:
     """Question and answer until end of input; a failed or interrupted question is dropped and the talk goes on."""
     session.out.say(f"Talking to {model}. Ctrl-D ends, Ctrl-C stops an answer, /clear starts over.", "dim")
+    with contextlib.suppress(ImportError):  # a Python without it reads lines all the same
+        import readline  # noqa: F401 - gives `input` its line editing and history
     opening = list(history)
     while True:
         try:
@@ -71,6 +73,8 @@ def _talk(session: Session, model: str, history: list[Message]) -> None:
 
 def _answer(session: Session, model: str, messages: list[Message]) -> str:
     """Stream one answer to standard output; the whole of it."""
+    from cli.client import CHAT_SILENCE_S
+
     body = {"model": model, "messages": messages, "stream": True}
     parts: list[str] = []
     with session.client.stream("POST", "/v1/chat/completions", body=body, silence_s=CHAT_SILENCE_S) as events:

@@ -22,6 +22,8 @@ STREAM_SILENCE_S: Final = 60.0
 """Silence after which a stream counts as dead; the server sends a sign of life every 15 s."""
 CHAT_SILENCE_S: Final = 600.0
 """A chat stream is silent while the model reads the prompt, which a model on a CPU may do for minutes."""
+_UPLOAD_SILENCE_S: Final = 600.0
+"""The server answers once a large file is hashed and stored."""
 _MAX_JSON_BYTES: Final = 64 * 1024 * 1024
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _MAX_REDIRECTS: Final = 3
@@ -86,12 +88,14 @@ class Client:
                 return {"object": "list", "data": rows, "has_more": more, "next_cursor": cursor if more else None}
             after = str(cursor)
 
-    def upload(self, path: Path) -> dict[str, Any]:
-        """Upload a file under its own name, streamed from disk."""
+    def upload(self, path: Path, *, idempotency_key: str | None = None) -> dict[str, Any]:
+        """Upload a file under its own name, streamed from disk; the same key, name and content give the same file."""
+        headers = {} if idempotency_key is None else {"idempotency-key": idempotency_key}
+        timeout = httpx.Timeout(_UPLOAD_SILENCE_S, connect=10)
         try:
             with (
                 path.open("rb") as file,
-                self._open("POST", "/v1/files", files={"file": (path.name, file)}, timeout=httpx.Timeout(600, connect=10)) as response,
+                self._open("POST", "/v1/files", files={"file": (path.name, file)}, headers=headers, timeout=timeout) as response,
             ):
                 return _document(response)
         except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC
 from typing import Any
 
 from cli.output import Output
@@ -17,6 +18,12 @@ def status_line(job: Mapping[str, Any]) -> str:
     """The status, and why where there is a reason."""
     reason = job.get("reason")
     return f"{job.get('status')} ({reason})" if reason else str(job.get("status"))
+
+
+def timestamp(text: object) -> str:
+    """A time as the API writes it, in UTC and to the second; empty for none."""
+    found = moment(text)
+    return "" if found is None else found.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def show_job(out: Output, job: Mapping[str, Any]) -> None:
@@ -37,10 +44,10 @@ def show_job(out: Output, job: Mapping[str, Any]) -> None:
             ("step", job.get("step")),
             ("tokens", tokens),
             ("cost", money(usage["cost_usd"]) if "cost_usd" in usage else None),
-            ("created", job.get("created_at")),
-            ("started", job.get("started_at")),
-            ("finished", job.get("finished_at")),
-            ("deadline", job.get("deadline_at")),
+            ("created", timestamp(job.get("created_at"))),
+            ("started", timestamp(job.get("started_at"))),
+            ("finished", timestamp(job.get("finished_at"))),
+            ("deadline", timestamp(job.get("deadline_at"))),
             ("trace", job.get("trace_id")),
             ("metadata", "\n".join(f"{key}={value}" for key, value in metadata.items()) if isinstance(metadata, Mapping) else None),
             ("checks", "\n".join(str(item) for item in job.get("checks") or [])),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import sys
 import uuid
 from enum import StrEnum
@@ -12,11 +13,10 @@ from urllib.parse import quote
 
 import typer
 
-from cli.job_view import show_job, show_steps, status_line
+from cli.job_view import show_job, show_steps, status_line, timestamp
 from cli.outcome import HELP, UsageProblem
 from cli.session import Session, command, read_stdin
 from cli.spec import MAX_SPEC_BYTES, check, input_entry, merge, parse_input, parse_metadata, read_spec
-from cli.watch import watch as watch_job
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of the job.")]
 
@@ -91,15 +91,18 @@ def submit(
     inputs = [parse_input(text) for text in files or []]
     body = merge(spec, {name: value for name, value in given.items() if value not in (None, {})})
     check(body, inputs)
+    # A key of our own makes it safe to send the request again when the connection breaks before the answer.
+    request_key = idempotency_key or f"cli-{uuid.uuid4()}"
     uploaded = []
-    for item in inputs:
-        uploaded.append(input_entry(str(session.client.upload(item.local).get("id")), item))
+    for number, item in enumerate(inputs):
+        # The job's key covers the ids of its files, so the same command must get the same ids again.
+        file_key = "cli-file-" + hashlib.sha256(f"{request_key}\n{number}".encode()).hexdigest()
+        uploaded.append(input_entry(str(session.client.upload(item.local, idempotency_key=file_key).get("id")), item))
         if not session.as_json:
             session.out.say(f"uploaded {item.local}", "dim")
     if uploaded:
         body = merge(body, {"inputs": uploaded})
-    # A key of our own makes it safe to send the request again when the connection breaks before the answer.
-    job = session.client.post("/v1/jobs", body, idempotency_key=idempotency_key or f"cli-{uuid.uuid4()}")
+    job = session.client.post("/v1/jobs", body, idempotency_key=request_key)
     job_id = str(job.get("id"))
     if session.as_json:
         (session.out.json_line if watch else session.out.document)(job)
@@ -108,7 +111,7 @@ def submit(
     else:
         session.out.text(job_id)
         session.out.say(f"watch it: dualtrack jobs watch {job_id}", "dim")
-    return watch_job(session, job_id) if watch else None
+    return _watch(session, job_id) if watch else None
 
 
 def _instructions(argument: str | None, spec: dict[str, Any]) -> str | None:
@@ -132,7 +135,7 @@ def list_jobs(
         session.out.document(found)
         return
     rows = [
-        [row.get("id"), status_line(row), row.get("step"), row.get("created_at"), str(row.get("instructions", ""))[:400]]
+        [row.get("id"), status_line(row), row.get("step"), timestamp(row.get("created_at")), str(row.get("instructions", ""))[:400]]
         for row in found["data"]
     ]
     session.out.table(["ID", "STATUS", "STEP", "CREATED", "INSTRUCTIONS"], rows)
@@ -158,7 +161,7 @@ def watch(
 
     A broken connection is opened again and goes on where it was. Ctrl-C stops the watching, not the job.
     """
-    return watch_job(session, job_id, after=after)
+    return _watch(session, job_id, after=after)
 
 
 def cancel(session: Session, job_id: JobId) -> None:
@@ -197,6 +200,12 @@ def observation(
         for piece in pieces:
             session.out.text(piece, end="")
     session.out.text(decode(b"", True))
+
+
+def _watch(session: Session, job_id: str, *, after: int = 0) -> int:
+    from cli.watch import watch as show_live  # brings httpx, which `--help` does without
+
+    return show_live(session, job_id, after=after)
 
 
 def _path(job_id: str) -> str:

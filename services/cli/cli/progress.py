@@ -275,7 +275,9 @@ class JobProgress:
         why = one_line(self.message or "", 300)
         code = f" ({one_line(self.reason, 60)})" if self.reason else ""
         facts = f"{steps} {'step' if steps == 1 else 'steps'}, {self.spent()}"
-        return [self._line(f"{status}{code}: {f'{why} ' if why else ''}[{facts}]", "bold green" if status == "succeeded" else "bold red")]
+        return [
+            self._line(f"{status}{code}: {f'{why} ({facts})' if why else facts}", "bold green" if status == "succeeded" else "bold red")
+        ]
 
     def _call(self, data: Mapping[str, Any]) -> _Call:
         return self._calls.setdefault(str(data.get("call_id")), _Call(one_line(data.get("tool", "?"), 40), ""))

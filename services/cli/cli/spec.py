@@ -108,8 +108,9 @@ def check(body: Mapping[str, Any], files: Sequence[InputFile]) -> None:
     Raises:
         UsageProblem: naming each field at fault.
     """
-    from dualtrack.domain.job import JobSpec
     from pydantic import ValidationError
+
+    from dualtrack.domain.job import JobSpec
 
     pending = [input_entry(_PENDING, file) for file in files]
     there = body.get("inputs") or []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from cli.follow import Follower
-from cli.outcome import ApiError, Exit, of_status
+from cli.outcome import CliError, Exit, of_status
 from cli.progress import JobProgress, Line
 from cli.session import Session
 from cli.text import clock, duration, moment, one_line, size
@@ -88,9 +88,7 @@ def watch(session: Session, job_id: str, *, after: int = 0) -> Exit:
     Raises:
         ApiError, Unreachable: as `Follower`; KeyboardInterrupt is told and becomes `Exit.INTERRUPTED`.
     """
-    job = session.client.get(_path(job_id))
-    progress = JobProgress(details=session.out.live, started_at=moment(job.get("created_at")))
-    printer = None if session.as_json else _Printer(session, progress)
+    printer: _Printer | None = None
 
     def broken(reason: str, pause: float) -> None:
         if printer is not None:
@@ -98,11 +96,14 @@ def watch(session: Session, job_id: str, *, after: int = 0) -> Exit:
 
     follower = Follower(session.client, job_id, after=after, on_break=broken)
     try:
-        if printer is None:
+        job = session.client.get(_path(job_id))
+        progress = JobProgress(details=session.out.live, started_at=moment(job.get("created_at")))
+        if session.as_json:
             for event in follower:
                 progress.feed(event)
                 session.out.json_line(event)
         else:
+            printer = _Printer(session, progress)
             with printer.open():
                 for event in follower:
                     printer.lines(progress.lines(event))
@@ -125,18 +126,19 @@ def watch(session: Session, job_id: str, *, after: int = 0) -> Exit:
 def _closing(session: Session, job_id: str, progress: JobProgress) -> None:
     if progress.answer:
         session.out.text(progress.answer)
-    artifacts = [(item.get("artifact_id"), item.get("name"), item.get("size")) for item in progress.artifacts]
-    if not artifacts:
-        try:
-            data = session.client.pages(f"{_path(job_id)}/artifacts")["data"]
-        except ApiError:
-            data = []
-        artifacts = [(item.get("id"), item.get("name"), item.get("size")) for item in data]
-    if not artifacts:
+    # Asked for rather than taken from the events: some may have been saved before the first event that was watched.
+    try:
+        artifacts = session.client.pages(f"{_path(job_id)}/artifacts")["data"]
+    except CliError as error:
+        # How the job ended is known, and is what the exit status must tell.
+        session.out.say(f"Its artifacts can't be listed now ({error.message}): dualtrack artifacts list {job_id}", "yellow")
         return
-    session.out.say("\nArtifacts:", "bold")
-    for key, name, count in artifacts:
-        session.out.say(f"  {one_line(name, 80)} ({size(count)})  dualtrack artifacts get {one_line(key, 64)}")
+    if artifacts:
+        session.out.say("\nArtifacts:", "bold")
+    for item in artifacts:
+        session.out.say(
+            f"  {one_line(item.get('name'), 80)} ({size(item.get('size'))})  dualtrack artifacts get {one_line(item.get('id'), 64)}"
+        )
 
 
 def _path(job_id: str) -> str:
