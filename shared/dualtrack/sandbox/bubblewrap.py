@@ -101,8 +101,8 @@ class BubblewrapSandbox:
             _log.info("Sandbox ready", extra=facts)
             if variant != VARIANTS[0]:
                 _log.warning(
-                    "The sandbox works without a part of what it would like to have (see variant): isolation holds by the system call filter. In a "
-                    "Docker container, security_opt systempaths=unconfined gives it the rest.",
+                    "The sandbox works without a part of its defences (see variant): the system call filter isolates alone. In a Docker "
+                    "container, security_opt systempaths=unconfined gives it the rest.",
                     extra=facts,
                 )
             return setup
