@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -21,9 +20,6 @@ from dualtrack.queues.publisher import Publisher
 from dualtrack.settings import ENV_PREFIX, Settings
 from dualtrack.telemetry import logs, tracing
 from dualtrack.tools.registry import Registry
-
-if TYPE_CHECKING:  # the executor must not load the models package's providers
-    from dualtrack.models.port import ModelGateway
 
 
 def load_settings() -> Settings:
@@ -49,13 +45,6 @@ def open_runtime(settings: Settings, service: str, doorbell: Doorbell | None = N
         registry=Registry(),
         limits=settings.limits,
     )
-
-
-def open_gateway(settings: Settings) -> ModelGateway:
-    """The model gateway; provider keys are read from the environment here and nowhere else."""
-    from dualtrack.models.factory import open_gateway as build
-
-    return build(settings.models)
 
 
 @contextmanager

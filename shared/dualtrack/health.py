@@ -53,10 +53,11 @@ class HealthFile:
         self._probes = dict(probes)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
-        self._failing: str | None = None
+        self._failing: str | None = "starting"
+        self._was_healthy = False
 
     def look(self) -> bool:
-        """Run the probes once and touch the file if they all pass; a change for the worse is logged, and so is the return."""
+        """Run the probes once and touch the file if they all pass; changes are logged, as warnings once it was healthy."""
         problem = self._problem()
         if problem is None and self._path is not None:
             try:
@@ -65,10 +66,11 @@ class HealthFile:
                 problem = f"the health file can't be written ({error})"
         if problem != self._failing:
             if problem is None:
-                _LOG.info("healthy again")
+                _LOG.info("healthy")
             else:
-                _LOG.warning("not healthy: %s", problem)
+                _LOG.log(logging.WARNING if self._was_healthy else logging.INFO, "not healthy: %s", problem)
             self._failing = problem
+        self._was_healthy = self._was_healthy or problem is None
         return problem is None
 
     def __enter__(self) -> Self:

@@ -6,6 +6,7 @@ from dualtrack import bootstrap
 from dualtrack.db import migrate
 from dualtrack.engine.planner import Planner
 from dualtrack.health import HealthFile, consumer_probe
+from dualtrack.models.factory import open_models
 from dualtrack.queues.celery_app import create_app, run_worker
 from dualtrack.queues.topology import Task
 
@@ -16,12 +17,13 @@ def main() -> None:
     flush = bootstrap.telemetry(settings, "planner")
     runtime = bootstrap.open_runtime(settings, "planner")
     migrate.require_current(runtime.database)
-    gateway = bootstrap.open_gateway(settings)
+    models = open_models(settings.models)
     with bootstrap.worker(runtime) as worker:
-        app = create_app(settings.broker, Task.PLAN, Planner(worker, gateway).advance)
+        app = create_app(settings.broker, Task.PLAN, Planner(worker, models.gateway).advance)
         probes = {"database": runtime.database.check, "broker": consumer_probe(app, settings.broker, Task.PLAN)}
         with HealthFile(settings.workers.health_file, probes):
             run_worker(app, settings.broker, Task.PLAN, settings.workers.planner_threads)
+    models.close()
     bootstrap.close(runtime)
     flush()
 

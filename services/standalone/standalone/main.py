@@ -86,7 +86,7 @@ def _run() -> int:
 def _introduce(platform: Platform) -> None:
     found = platform.credentials
     key = found.api_key if found.new else "$DUALTRACK_API_KEY"
-    models = [model for model in platform.gateway.models() if model.track]
+    models = [model for model in platform.models.gateway.models() if model.track]
     print("  models: " + "; ".join(f"{model.id} = {', '.join(model.targets)}" for model in models))
     if found.new:
         print(f"\nYour API key, shown this once:\n\n    export DUALTRACK_API_KEY={found.api_key}")

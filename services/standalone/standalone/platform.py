@@ -16,7 +16,7 @@ from dualtrack.domain.errors import InfrastructureError
 from dualtrack.engine.executor import Executor
 from dualtrack.engine.planner import Planner
 from dualtrack.engine.scheduler import Scheduler
-from dualtrack.models.port import ModelGateway
+from dualtrack.models.factory import Models, open_models
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.queues.in_process import InProcessDoorbell
 from dualtrack.sandbox.factory import open_sandbox
@@ -42,8 +42,9 @@ class Platform:
         self._own_database = own_database
         self._say = say
         self._stack = ExitStack()
+        self._shown = 0
         self.credentials: credentials.Credentials
-        self.gateway: ModelGateway
+        self.models: Models
 
     def __enter__(self) -> Self:
         try:
@@ -72,23 +73,33 @@ class Platform:
         runtime = bootstrap.open_runtime(settings, "standalone", doorbell)
         self._stack.callback(bootstrap.close, runtime)
         migrate.upgrade(runtime.database)
-        self.gateway = bootstrap.open_gateway(settings)
-        close_gateway = getattr(self.gateway, "close", None)
-        if close_gateway is not None:
-            self._stack.callback(close_gateway)
+        self.models = open_models(settings.models, progress=self._progress)
+        self._stack.callback(self.models.close)
         worker = self._stack.enter_context(bootstrap.worker(runtime))
         workdirs = self._stack.enter_context(Workdirs(settings.sandbox))
         self._stack.callback(doorbell.stop)
         doorbell.start(
-            plan=Planner(worker, self.gateway).advance,
+            plan=Planner(worker, self.models.gateway).advance,
             execute=Executor(worker, sandbox, workdirs).run,
             planner_threads=settings.workers.planner_threads,
             executor_threads=settings.workers.executor_threads,
         )
         self._clock(Scheduler(runtime, settings.workers.scheduler_tick_s))
-        base_url = self._serve(RouterServices(runtime=runtime, gateway=self.gateway, settings=settings.router))
+        base_url = self._serve(RouterServices(runtime=runtime, gateway=self.models.gateway, settings=settings.router))
         self.credentials = credentials.ensure(runtime.database, self._state / "credentials.json", base_url)
         self._say(f"API: {base_url}")
+
+    def fetch_model(self) -> None:
+        """Have the local model loaded, where it is used: its weights are fetched the first time. Raises `ModelError`."""
+        if self.models.local is not None:
+            self._say(f"model: {self._settings.models.local.source}, on this machine")
+            self.models.local.ensure()
+
+    def _progress(self, done: int, total: int) -> None:
+        percent = done * 100 // max(total, 1)
+        if percent // 5 > self._shown // 5 or (done >= total and self._shown < 100):
+            self._shown = percent
+            self._say(f"model weights: {done / 1e6:.0f} of {total / 1e6:.0f} MB")
 
     def _clock(self, scheduler: Scheduler) -> None:
         stop = threading.Event()
