@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from cli.follow import Follower
@@ -18,7 +19,6 @@ from cli.main import app
 from cli.outcome import Exit
 from cli.session import Session
 from cli.watch import watch
-from rich.console import Console
 
 _JOB: dict[str, Any] = {
     "id": "job_1",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cli.progress import JobProgress, essential
+from cli.arguments import essential
+from cli.progress import JobProgress
 from dualtrack.domain.events import EventType
 
 _START = datetime(2026, 11, 30, 8, 0, tzinfo=UTC)

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC
 from typing import Any
 
+from cli.arguments import essential
 from cli.output import Output
-from cli.progress import checklist, essential
+from cli.progress import checklist
 from cli.text import duration, moment, money, preview
 
 _WIDTH = 160

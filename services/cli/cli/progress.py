@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from cli.arguments import essential
 from cli.text import clock, duration, moment, money, one_line, preview, size
 
 _WIDTH: Final = 100
 _PREVIEW_LINES: Final = 6
 _INDENT: Final = " " * 11
-_ESSENTIAL: Final = {
-    "execute_python": ("code",),
-    "shell": ("command",),
-    "read_file": ("path",),
-    "write_file": ("path",),
-    "edit_file": ("path",),
-    "list_files": ("path",),
-    "search_files": ("pattern", "query", "path"),
-    "read_artifact": ("call_id", "id", "artifact_id"),
-    "save_artifact": ("path", "name"),
-    "finish": ("answer",),
-}
 _CONTROL: Final = frozenset({"update_plan", "finish"})
 """Calls that the planner carries out itself, as it records the decision."""
 _MARKS: Final = {"done": "x", "completed": "x", "in_progress": ">", "active": ">", "failed": "!", "skipped": "-"}
@@ -285,18 +273,6 @@ class JobProgress:
     def _call_text(self, data: Mapping[str, Any]) -> str:
         call = self._calls.get(str(data.get("call_id"))) or _Call(one_line(data.get("tool", "?"), 40), "")
         return f"{call.tool} {call.argument}".rstrip()
-
-
-def essential(tool: str, arguments: object) -> str:
-    """The argument that tells what a call does, on one line: the command, the path, the first lines of code."""
-    if not isinstance(arguments, Mapping):
-        return ""
-    for name in _ESSENTIAL.get(tool, ()):
-        if arguments.get(name):
-            return one_line(arguments[name], 80)
-    if tool == "update_plan" or not arguments:
-        return ""
-    return one_line(json.dumps(dict(arguments), ensure_ascii=False, default=str), 80)
 
 
 def checklist(plan: object) -> list[str]:
