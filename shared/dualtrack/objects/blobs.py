@@ -18,6 +18,7 @@ from dualtrack.objects.reading import read_up_to
 
 KNOWN_BLOBS: Final = 65_536
 """Digests that a process remembers as stored, per store: 64 bytes each and some overhead, so about 10 MB at most."""
+SMALL_BYTES: Final = 65_536
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES: Final = 1024 * 1024
 
@@ -60,9 +61,10 @@ class BlobStore:
         return f"blobs/{self._tenant}/{digest[:2]}/{digest}"
 
     def put(self, data: bytes) -> Blob:
-        """Store bytes, unless they are."""
+        """Store bytes, unless they are known to be. Of a few, it is not asked first: putting them again costs no more than asking."""
         digest = hashlib.sha256(data).hexdigest()
-        if not self.has(digest):
+        known = self.key(digest) in self._known if len(data) <= SMALL_BYTES else self.has(digest)
+        if not known:
             self._store.put(self.key(digest), data)
             self._known.add(self.key(digest))
         return Blob(digest, len(data), self.key(digest))

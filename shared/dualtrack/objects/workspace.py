@@ -156,10 +156,14 @@ class WorkspaceStore:
         """
         before = self.manifest(previous)
         self._blobs.remember(entry.sha256 for entry in before.entries if entry.kind is EntryKind.FILE)
+        if previous is not None and previous != EMPTY.digest:
+            self._blobs.remember([previous])
         with _os_errors(directory), trees.opened(directory, trees.DIRECTORY_FLAGS) as root:
             tree = trees.scan(root, max_entries=self._limits.workspace_files, max_bytes=self._limits.workspace_bytes)
             files = [found for found in tree.found.values() if stat.S_ISREG(found.status.st_mode)]
-            stored = dict(zip((file.path for file in files), _in_parallel(lambda file: self._store(root, file), files), strict=True))
+            stored = {file.path: _entry(file, digest) for file in files if (digest := self._stored_digest(file)) is not None}
+            new = [file for file in files if file.path not in stored]
+            stored |= {entry.path: entry for entry in _in_parallel(lambda file: self._store(root, file), new)}
         manifest = Manifest(tuple(stored.get(path) or _entry(tree.found[path]) for path in sorted(tree.found)))
         return Snapshot(
             digest=self._put_manifest(manifest),
@@ -190,22 +194,24 @@ class WorkspaceStore:
             for entry, status in fetched:
                 _digests.remember(status, entry.sha256, read_ns=read_ns)
 
-    def _store(self, root: int, found: Found) -> Entry:
+    def _stored_digest(self, found: Found) -> str | None:
+        """The digest of a file that has not changed since it was read, if its content is stored."""
         digest = _digests.get(found.status)
-        if digest is None or not self._blobs.has(digest):
-            read_ns = file_clock_ns()
-            with (
-                trees.parent_of(root, found.path) as (parent, name),
-                trees.regular_file(parent, name) as (descriptor, status),
-                os.fdopen(descriptor, "rb", closefd=False) as file,
-            ):
-                whole = status.st_size <= _WHOLE_BYTES
-                blob = self._blobs.put(file.read(_WHOLE_BYTES + 1)) if whole else self._blobs.put_file(file)
-            if blob.size != found.status.st_size:
-                raise WorkspaceUnavailable(f"{found.path!r} changed while the workspace was saved.")
-            digest = blob.sha256
-            _digests.remember(status, digest, read_ns=read_ns)
-        return _entry(found, digest)
+        return digest if digest is not None and self._blobs.has(digest) else None
+
+    def _store(self, root: int, found: Found) -> Entry:
+        read_ns = file_clock_ns()
+        with (
+            trees.parent_of(root, found.path) as (parent, name),
+            trees.regular_file(parent, name) as (descriptor, status),
+            os.fdopen(descriptor, "rb", closefd=False) as file,
+        ):
+            whole = status.st_size <= _WHOLE_BYTES
+            blob = self._blobs.put(file.read(_WHOLE_BYTES + 1)) if whole else self._blobs.put_file(file)
+        if blob.size != found.status.st_size:
+            raise WorkspaceUnavailable(f"{found.path!r} changed while the workspace was saved.")
+        _digests.remember(status, blob.sha256, read_ns=read_ns)
+        return _entry(found, blob.sha256)
 
     def _put_manifest(self, manifest: Manifest) -> str:
         blob = self._blobs.put(manifest.encode())
