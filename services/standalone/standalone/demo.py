@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cli.client import CHAT_SILENCE_S, Client
+from cli.download import safe_name
 from cli.follow import Follower
 from cli.progress import JobProgress
 from cli.text import clean
@@ -98,7 +99,7 @@ def _watch(client: Client, job_id: str) -> JobProgress:
 
 def _save(client: Client, artifact: dict[str, Any], keep: Path) -> Path:
     keep.mkdir(parents=True, exist_ok=True)
-    path = keep / Path(str(artifact["name"])).name
+    path = keep / safe_name(str(artifact["name"]), "artifact")
     with client.download(f"/v1/artifacts/{artifact['artifact_id']}/content") as response, path.open("wb") as file:
         for chunk in response.iter_bytes():
             file.write(chunk)

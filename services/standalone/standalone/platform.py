@@ -96,9 +96,9 @@ class Platform:
             self.models.local.ensure()
 
     def _progress(self, done: int, total: int) -> None:
-        percent = done * 100 // max(total, 1)
-        if percent // 5 > self._shown // 5 or (done >= total and self._shown < 100):
-            self._shown = percent
+        twentieth = done * 20 // max(total, 1)
+        if twentieth > self._shown:
+            self._shown = twentieth
             self._say(f"model weights: {done / 1e6:.0f} of {total / 1e6:.0f} MB")
 
     def _clock(self, scheduler: Scheduler) -> None:

@@ -61,6 +61,7 @@ def run_worker(app: Celery, settings: BrokerSettings, task: Task, threads: int) 
     """Consume until SIGTERM, then finish what is running (warm shutdown). Blocks."""
     app.worker_main(
         [
+            "--quiet",  # its banner is no log line
             "worker",
             "--pool=threads",
             f"--concurrency={threads}",

@@ -50,5 +50,6 @@ def setup(service: str, settings: TelemetrySettings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level)
+    logging.captureWarnings(capture=True)
     for noisy in ("httpx", "httpcore", "botocore", "urllib3", "alembic", "LiteLLM", "opentelemetry", "amqp", "kombu"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
