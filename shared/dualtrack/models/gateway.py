@@ -16,6 +16,7 @@ from dualtrack.models.catalog import Catalog, Target
 from dualtrack.models.chat_body import ChatBody, chat_body
 from dualtrack.models.errors import classify
 from dualtrack.models.litellm_client import litellm
+from dualtrack.models.local_server import Access
 from dualtrack.models.port import Decision, DecisionRequest, ModelInfo
 from dualtrack.models.prices import usage_of
 from dualtrack.models.retries import Pause, Tries, most_telling
@@ -28,10 +29,10 @@ _NO_KEY: Final = "none"
 
 
 class LocalServer(Protocol):
-    """Where the local model is served."""
+    """Where the local model is served: `models.local_server`."""
 
-    def ensure(self) -> str:
-        """Its OpenAI base address, starting it if need be (blocking). Raises `ModelUnavailable`."""
+    def ensure(self) -> Access:
+        """Its address and key, starting it if need be (blocking). Raises `ModelError`."""
         ...
 
 
@@ -85,7 +86,7 @@ class LiteLLMGateway:
                     raise most_telling(failures)
                 fields = _decision_fields(target, request, left)
                 try:
-                    access = self._access(target, self._local_address(target))
+                    access = self._access(target, self._local_access(target))
                     answer = litellm().completion(**access, **fields).model_dump()
                 except Exception as error:  # noqa: BLE001 - whatever LiteLLM raises is classified in one place
                     failures.append(classify(error, target.name))
@@ -130,8 +131,8 @@ class LiteLLMGateway:
             for tries in Tries(target.settings.retries):
                 fields = _chat_fields(target, body, stream=stream)
                 try:
-                    base = await asyncio.to_thread(self._local_address, target) if target.local else None
-                    answer = await litellm().acompletion(**self._access(target, base), **fields)
+                    local = await asyncio.to_thread(self._local_access, target) if target.local else None
+                    answer = await litellm().acompletion(**self._access(target, local), **fields)
                     return (await _with_first(answer) if stream else answer), target
                 except Exception as error:  # noqa: BLE001 - as in `decide`
                     failures.append(classify(error, target.name))
@@ -140,19 +141,18 @@ class LiteLLMGateway:
                     await self._pause.wait_async(tries.number, error)
         raise most_telling(failures)
 
-    def _local_address(self, target: Target) -> str | None:
+    def _local_access(self, target: Target) -> Access | None:
         return self._local.ensure() if target.local and self._local is not None else None
 
-    def _access(self, target: Target, local_base: str | None) -> dict[str, Any]:
+    def _access(self, target: Target, local: Access | None) -> dict[str, Any]:
         settings = target.settings
-        base = local_base or settings.api_base
         key = self._environment.get(settings.api_key_env) if settings.api_key_env else None
         fields: dict[str, Any] = {"model": settings.litellm_model, "max_retries": 0}
-        if base:
-            fields |= {"api_base": base, "api_key": key or _NO_KEY}
-        elif key:
-            fields["api_key"] = key
-        return fields
+        if local is not None:
+            return fields | {"api_base": local.base_url, "api_key": local.api_key}
+        if settings.api_base:
+            return fields | {"api_base": settings.api_base, "api_key": key or _NO_KEY}
+        return fields | ({"api_key": key} if key else {})
 
     def _decision(self, answer: Mapping[str, Any], target: Target, request: DecisionRequest, latency_s: float) -> Decision:
         usage = usage_of(answer.get("usage"), target.settings)

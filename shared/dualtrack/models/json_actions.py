@@ -25,15 +25,14 @@ from dualtrack.models.action_text import (
     parse_object,
 )
 from dualtrack.models.port import DecisionRequest, PastCall, PastStep
-from dualtrack.models.prompts import JSON_ACTION_RULES, JSON_GO_ON, JSON_LOOK_EXAMPLE, JSON_PYTHON_EXAMPLE, JSON_REFLECT
+from dualtrack.models.prompts import JSON_ACTION_RULES, JSON_EXAMPLE, JSON_EXAMPLE_TOOLS, JSON_GO_ON, JSON_REFLECT
 
-THOUGHT_CHARS: Final = 240
+THOUGHT_CHARS: Final = 320
 REFLECTION_CHARS: Final = 400
 _DROPPED_KEYWORDS: Final = frozenset(
     {"description", "default", "examples", "title", "pattern", "format", "minLength", "maxLength", "$schema"}
 )
 """Of a tool's schema: what engines' grammars don't need, or compile slowly or not at all (llama.cpp repeats a rule per character)."""
-_EXAMPLES: Final = {"read_file": JSON_LOOK_EXAMPLE, "execute_python": JSON_PYTHON_EXAMPLE}
 _UNREADABLE: Final = 'Answer with one JSON object: {"thought": "...", "tool": "<name of a tool>", "arguments": {...}}.'
 
 
@@ -78,9 +77,9 @@ def tool_docs(request: DecisionRequest) -> str:
 
 
 def _system(request: DecisionRequest) -> str:
-    names = {spec.name for spec in request.tools}
     parts = [request.system, JSON_ACTION_RULES, tool_docs(request)]
-    parts += [example for name, example in _EXAMPLES.items() if name in names]
+    if {spec.name for spec in request.tools} >= JSON_EXAMPLE_TOOLS:
+        parts.append(JSON_EXAMPLE)
     return "\n\n".join(parts)
 
 

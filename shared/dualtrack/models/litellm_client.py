@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import warnings
 from typing import Any
 
 
@@ -12,6 +13,9 @@ from typing import Any
 def litellm() -> Any:  # noqa: ANN401 - a module without types
     """The module, set up."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # its price list ships with it; else it is fetched at import
+    warnings.filterwarnings(
+        "ignore", message=".*on TypedDict class .* using the `ReadOnly` qualifier", category=UserWarning
+    )  # its own types
     import litellm as module
 
     module.drop_params = True  # a model that knows no `temperature` is asked without it

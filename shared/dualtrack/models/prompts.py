@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 AGENT_SYSTEM_PROMPT: Final = """\
@@ -20,36 +21,76 @@ Each answer is one JSON object: {"thought": one sentence on what you do next, "t
 You then get the tool's result. One tool per answer."""
 """Added to the system prompt for models that act by JSON."""
 
-JSON_LOOK_EXAMPLE: Final = """\
-To look at a file:
-{"thought": "I look at the first lines of FILE.", "tool": "read_file", "arguments": {"path": "FILE", "limit_lines": 5}}"""
-"""For agents with `read_file`; small models follow a pattern more surely than a rule."""
-
-JSON_PYTHON_EXAMPLE: Final = """\
-Python code is short and plain: only the standard library, single quotes only, loops and dictionaries instead of nested comprehensions,
-values put into variables before they go into f-strings. An example: the program for the job "From library.csv write loans.md: all fees,
-the fees of each branch, the genre with the highest fees", where a fee is days times rate:
-import csv
-from collections import defaultdict
-total_fees = 0.0
-fees_by_branch = defaultdict(float)
-fees_by_genre = defaultdict(float)
-for row in csv.DictReader(open('library.csv', newline='')):
-    fee = float(row['days']) * float(row['rate'])
-    total_fees += fee
-    fees_by_branch[row['branch']] += fee
-    fees_by_genre[row['genre']] += fee
-top_genre = max(fees_by_genre, key=fees_by_genre.get)
-lines = ['# Loans', f'Total fees: {total_fees:.2f}', '## Fees by branch']
-for branch in sorted(fees_by_branch):
-    lines.append(f'- {branch}: {fees_by_branch[branch]:.2f}')
-lines.append(f'Genre with the highest fees: {top_genre} ({fees_by_genre[top_genre]:.2f})')
+_EXAMPLE_CODE: Final = """\
+import csv, sqlite3
+def value(text):
+    try:
+        return float(text)
+    except ValueError:
+        return text
+with open('library.csv', newline='') as file:
+    header, *rows = csv.reader(file, delimiter=',')
+db = sqlite3.connect(':memory:')
+db.execute('create table t (' + ', '.join(header) + ')')
+for row in rows:
+    db.execute('insert into t values (' + ', '.join('?' * len(header)) + ')', [value(text) for text in row])
+queries = [
+    ('Total fees', 'select sum(days * rate) from t'),
+    ('Loans longer than 30 days', 'select count(*) from t where days > 30'),
+    ('Fees and average fee by branch', 'select branch, sum(days * rate), avg(days * rate) from t group by branch'),
+    ('Best genre by fees', 'select genre, sum(days * rate) from t group by genre order by 2 desc limit 1'),
+]
 with open('loans.md', 'w') as out:
-    for line in lines:
-        print(line)
-        print(line, file=out)"""
-"""For agents with `execute_python`. A worked example of another job: placeholders are copied as they stand. Single quotes, because a
-double quote in code would have to be escaped in JSON, which small models forget."""
+    for title, query in queries:
+        print('## ' + title, file=out)
+        for row in db.execute(query):
+            print('- ' + ', '.join(f'{x:.2f}' if isinstance(x, float) else str(x) for x in row), file=out)
+print(open('loans.md').read())
+"""
+
+_EXAMPLE_RESULT: Final = """\
+## Total fees
+- 812.40
+## Loans longer than 30 days
+- 12
+## Fees and average fee by branch
+- Harbour, 500.10, 9.62
+- Hill, 312.30, 7.26
+## Best genre by fees
+- Travel, 301.75"""
+
+_EXAMPLE_LOOK: Final = {
+    "thought": "I look at the first lines of library.csv.",
+    "tool": "read_file",
+    "arguments": {"path": "library.csv", "limit_lines": 5},
+}
+_EXAMPLE_COMPUTE: Final = {
+    "thought": "One query for each figure: total fees, loans longer than 30 days, fees and average fee by branch, best genre by fees.",
+    "tool": "execute_python",
+    "arguments": {"code": _EXAMPLE_CODE},
+}
+_EXAMPLE_FINISH: Final = {
+    "thought": "loans.md holds all that was asked for.",
+    "tool": "finish",
+    "arguments": {"answer": "I wrote loans.md: total fees 812.40, best genre Travel."},
+}
+
+JSON_EXAMPLE_TOOLS: Final = frozenset({"read_file", "execute_python", "finish"})
+JSON_EXAMPLE: Final = f"""\
+Python code is short and plain: only the standard library, single quotes only. Figures from a table come from SQL, one query for each
+figure that the job asks for; the column names, the delimiter and the arithmetic are those of the job's own file.
+Example of a whole job, "From library.csv write loans.md: total fees (days times rate), how many loans are longer than 30 days, fees and
+average fee of each branch, best genre by fees.":
+{json.dumps(_EXAMPLE_LOOK)}
+Result of read_file
+branch,genre,days,rate
+Hill,Travel,12,0.20
+{json.dumps(_EXAMPLE_COMPUTE)}
+Result of execute_python
+{_EXAMPLE_RESULT}
+{json.dumps(_EXAMPLE_FINISH)}"""
+"""For agents with those tools: a worked example of another job, in the very form of the answers. Small models follow a pattern more
+surely than rules, and copy placeholders as they stand. Single quotes, because a double quote must be escaped in JSON, which they forget."""
 
 JSON_REFLECT: Final = 'The last step failed. Begin with "reflection": what was wrong, and what you change now.'
 
