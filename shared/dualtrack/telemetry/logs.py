@@ -51,5 +51,5 @@ def setup(service: str, settings: TelemetrySettings) -> None:
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level)
     logging.captureWarnings(capture=True)
-    for noisy in ("httpx", "httpcore", "botocore", "urllib3", "alembic", "LiteLLM", "opentelemetry", "amqp", "kombu"):
+    for noisy in ("httpx", "httpcore", "botocore", "urllib3", "alembic", "LiteLLM", "opentelemetry", "amqp", "kombu", "uvicorn"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))

@@ -1,0 +1,72 @@
+"""A planner or executor process whose model and sandbox answer at once: what is left is the platform's own cost."""
+
+import argparse
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dualtrack import bootstrap
+from dualtrack.domain.limits import SandboxLimits
+from dualtrack.domain.tool import ProposedCall
+from dualtrack.domain.usage import Usage
+from dualtrack.engine.executor import Executor
+from dualtrack.engine.planner import Planner
+from dualtrack.models.port import Decision, DecisionRequest, ModelInfo
+from dualtrack.objects.workdirs import Workdirs
+from dualtrack.queues.celery_app import create_app, run_worker
+from dualtrack.queues.topology import Task
+from dualtrack.sandbox.port import Command, Ended, Outcome
+
+
+class InstantModel:
+    """Asks for one tool call a step until as many steps are done as the instructions say, then finishes."""
+
+    def models(self) -> Sequence[ModelInfo]:
+        return [ModelInfo("deep", track=True, targets=("instant",))]
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        wanted = int(request.task.split()[0])
+        call = ProposedCall("list_files", {}) if len(request.steps) < wanted else ProposedCall("finish", {"answer": "done"})
+        return Decision("next", "", (call,), "instant", Usage(1, 1), 0.0)
+
+    async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def chat_stream(self, body: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        raise NotImplementedError
+
+
+class InstantSandbox:
+    """Says "ok" to every command."""
+
+    name = "instant"
+
+    def check(self) -> None:
+        """It works."""
+
+    def run(self, command: Command, workspace: Path, limits: SandboxLimits, cancel: threading.Event) -> Outcome:
+        return Outcome(Ended.EXITED, 0, None, b"ok", b"", 0, 0, 0.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("role", choices=["planner", "executor"])
+    role = parser.parse_args().role
+    settings = bootstrap.load_settings()
+    flush = bootstrap.telemetry(settings, role)
+    runtime = bootstrap.open_runtime(settings, role)
+    with bootstrap.worker(runtime) as worker:
+        if role == "planner":
+            app = create_app(settings.broker, Task.PLAN, Planner(worker, InstantModel()).advance)
+            run_worker(app, settings.broker, Task.PLAN, settings.workers.planner_threads)
+        else:
+            with Workdirs(settings.sandbox) as workdirs:
+                app = create_app(settings.broker, Task.EXECUTE, Executor(worker, InstantSandbox(), workdirs).run)
+                run_worker(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads)
+    bootstrap.close(runtime)
+    flush()
+
+
+if __name__ == "__main__":
+    main()
