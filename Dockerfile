@@ -35,7 +35,8 @@ FROM manifests AS sources
 COPY shared/dualtrack /shared/dualtrack
 COPY services /services
 
-# Third-party packages, in layers that change only with the lock.
+# Third-party packages, in layers that change only with the lock. (uv's cache knows our own packages by their pyproject.toml only, hence
+# --refresh-package further down: without it an image would get the code of an earlier build.)
 FROM runtime AS common
 ARG UV_DEFAULT_INDEX
 ARG UV_SYNC="uv sync --frozen --no-dev --no-editable"
@@ -62,7 +63,7 @@ RUN install --directory --owner=10001 --group=10001 --mode=0700 /spool
 RUN --mount=type=cache,target=/root/.cache/uv \
     --mount=type=bind,from=uv,source=/usr/local/bin/uv,target=/usr/local/bin/uv \
     --mount=type=bind,from=sources,target=/src \
-    ${UV_SYNC} --package dualtrack-router
+    ${UV_SYNC} --package dualtrack-router --refresh-package dualtrack --refresh-package dualtrack-router
 WORKDIR /
 USER 10001:10001
 ENV DUALTRACK_ROUTER__HOST=0.0.0.0 \
@@ -75,7 +76,7 @@ FROM common-models AS planner
 RUN --mount=type=cache,target=/root/.cache/uv \
     --mount=type=bind,from=uv,source=/usr/local/bin/uv,target=/usr/local/bin/uv \
     --mount=type=bind,from=sources,target=/src \
-    ${UV_SYNC} --package dualtrack-planner
+    ${UV_SYNC} --package dualtrack-planner --refresh-package dualtrack --refresh-package dualtrack-planner
 WORKDIR /
 USER 10001:10001
 CMD ["dualtrack-planner"]
@@ -89,7 +90,7 @@ RUN apt-get update \
 RUN --mount=type=cache,target=/root/.cache/uv \
     --mount=type=bind,from=uv,source=/usr/local/bin/uv,target=/usr/local/bin/uv \
     --mount=type=bind,from=sources,target=/src \
-    ${UV_SYNC} --package dualtrack-executor
+    ${UV_SYNC} --package dualtrack-executor --refresh-package dualtrack --refresh-package dualtrack-executor
 WORKDIR /
 USER 10001:10001
 ENV DUALTRACK_SANDBOX__WORKSPACES=/workspaces
@@ -100,7 +101,7 @@ FROM common AS scheduler
 RUN --mount=type=cache,target=/root/.cache/uv \
     --mount=type=bind,from=uv,source=/usr/local/bin/uv,target=/usr/local/bin/uv \
     --mount=type=bind,from=sources,target=/src \
-    ${UV_SYNC} --package dualtrack-scheduler
+    ${UV_SYNC} --package dualtrack-scheduler --refresh-package dualtrack --refresh-package dualtrack-scheduler
 WORKDIR /
 USER 10001:10001
 CMD ["dualtrack-scheduler"]
@@ -109,7 +110,7 @@ FROM common AS cli
 RUN --mount=type=cache,target=/root/.cache/uv \
     --mount=type=bind,from=uv,source=/usr/local/bin/uv,target=/usr/local/bin/uv \
     --mount=type=bind,from=sources,target=/src \
-    ${UV_SYNC} --package dualtrack-cli
+    ${UV_SYNC} --package dualtrack-cli --refresh-package dualtrack --refresh-package dualtrack-cli
 WORKDIR /
 USER 10001:10001
 ENTRYPOINT ["dualtrack"]
