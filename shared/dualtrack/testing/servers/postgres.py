@@ -69,6 +69,7 @@ class Postgres(Server):
             env=self._environment(),
             cwd=self.folder,
             user=self._user,
+            folder=self.folder,
         )  # fmt: skip
         self._process.wait_until(self._answers, timeout_s=START_TIMEOUT_S)
 

@@ -16,7 +16,7 @@ import psutil  # type: ignore[import-untyped]
 LOG_TAIL_BYTES = 4000
 _POLL_S = 0.02
 # A test run that is itself killed runs no clean-up, but its end of the pipe closes: the read ends, and the server's group with it.
-_WATCHDOG = 'read -r _; kill -9 "-$1"'
+_WATCHDOG = 'read -r _; kill -9 "-$1"; if [ -n "$2" ]; then sleep 1; rm -rf -- "$2"; fi'
 
 
 class ServerFailed(RuntimeError):
@@ -40,9 +40,17 @@ class ServerProcess:
     """A process in a session of its own, so that everything it starts can be ended with it."""
 
     def __init__(
-        self, name: str, argv: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path, user: tuple[int, int] | None = None
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str],
+        cwd: Path,
+        user: tuple[int, int] | None = None,
+        folder: Path | None = None,
     ) -> None:
-        """Start it; `user` is the uid and gid to run as (only as root)."""
+        """Start it; `user` is the uid and gid to run as (only as root), `folder` goes with it when the test run is killed."""
         self.name = name
         self.log = log
         with log.open("ab") as output:
@@ -59,7 +67,7 @@ class ServerProcess:
                 extra_groups=None if user is None else [],
             )
         self._watchdog = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCHDOG, "watchdog", str(self.pid)],
+            ["/bin/sh", "-c", _WATCHDOG, "watchdog", str(self.pid), str(folder or "")],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -79,6 +79,7 @@ class S3Server(Server):
                 "AWS_SECRET_ACCESS_KEY": SECRET_ACCESS_KEY,
             },
             cwd=folder,
+            folder=folder,
         )
         self._process.wait_until(self._answers, timeout_s=START_TIMEOUT_S)
 
