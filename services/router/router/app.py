@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Final
 
-from dualtrack import __version__
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from dualtrack import __version__
 from router import artifacts, chat, errors, events, files, health, jobs, metrics, models, steps
 from router.auth import Keys
 from router.body_limit import BodyLimit

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+from fastapi import APIRouter, Path, Response
+
 from dualtrack.db import jobs, steps
 from dualtrack.domain.errors import NotFound
 from dualtrack.domain.ids import is_id
 from dualtrack.domain.step import Artifact
-from fastapi import APIRouter, Path, Response
-
 from router.auth import CallerDep
 from router.dependencies import ServicesDep
 from router.download import DESCRIPTION, download

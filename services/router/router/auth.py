@@ -8,13 +8,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Annotated, Final
 
+from fastapi import Depends, Request
+from fastapi.security import HTTPBearer
+from starlette.concurrency import run_in_threadpool
+
 from dualtrack.db import tenants
 from dualtrack.db.engine import Database
 from dualtrack.db.tenants import Caller
 from dualtrack.domain.errors import Unauthenticated
-from fastapi import Depends, Request
-from fastapi.security import HTTPBearer
-from starlette.concurrency import run_in_threadpool
 
 REMEMBERED_S: Final = 10.0
 """Seconds a key is known without asking again: how long a revoked key may still work."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from dualtrack.domain.errors import InvalidRequest, TooLarge
-from dualtrack.domain.limits import KIB, MIB, PlatformLimits
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dualtrack.domain.errors import InvalidRequest, TooLarge
+from dualtrack.domain.limits import KIB, MIB, PlatformLimits
 from router import errors
 
 UPLOAD_PATH: Final = "/v1/files"

@@ -9,13 +9,13 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from typing import Annotated, Any, Final
 
+from fastapi import APIRouter, Body, Request, Response
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+
 from dualtrack.domain.errors import DualtrackError
 from dualtrack.models.chat_body import ChatBody
 from dualtrack.models.port import ModelGateway
 from dualtrack.telemetry import genai, tracing
-from fastapi import APIRouter, Body, Request, Response
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
-
 from router import errors, sse
 from router.auth import CallerDep
 from router.dependencies import MetricsDep, ServicesDep
@@ -36,7 +36,7 @@ router: Final = APIRouter(tags=["chat"])
         **errors.documented(404, 413, 415, 429, 502, 504),
         200: {
             "description": "The answer, or its chunks as server-sent events that end with `data: [DONE]`.",
-            "content": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {"schema": {"type": "string"}}},
+            "content": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {}},
         },
     },
 )

@@ -10,11 +10,11 @@ import re
 import time
 from typing import Final
 
-from dualtrack.domain.ids import new_id
-from dualtrack.telemetry import genai, tracing
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dualtrack.domain.ids import new_id
+from dualtrack.telemetry import genai, tracing
 from router import errors
 from router.errors import ClientGone
 from router.metrics import UNMATCHED, Metrics

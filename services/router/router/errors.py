@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from dualtrack.domain.errors import DualtrackError, InfrastructureError, InvalidJSON, InvalidRequest, NotFound, TooLarge
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+
+from dualtrack.domain.errors import DualtrackError, InfrastructureError, InvalidJSON, InvalidRequest, NotFound, TooLarge
 
 INTERNAL: Final = "internal_error"
 RETRY_AFTER_S: Final = 2
@@ -189,12 +190,15 @@ def from_validation(errors: Sequence[Mapping[str, Any]], body: object, *, is_jso
         if not is_json:
             return UnsupportedMediaType("Send the body as JSON, with the header 'Content-Type: application/json'.")
         return InvalidRequest("The body must be a JSON object.")
+    placed = [(_place(error, body), error) for error in errors]
+    # Every branch of a union complains: the one that came deepest says most.
+    telling = [(at, error) for at, error in placed if not any(other.startswith(f"{at}.") for other, _ in placed)]
     sentences = []
-    for error in errors[:_SHOWN]:
+    for at, error in telling[:_SHOWN]:
         text = str(error["msg"]).removeprefix("Value error, ")
-        sentences.append(f"{_place(error, body)}: {text[:1].lower()}{text[1:].rstrip('.')}")
-    more = f" (and {len(errors) - _SHOWN} more)" if len(errors) > _SHOWN else ""
-    return InvalidRequest("; ".join(sentences) + f"{more}.", param=_place(first, body) or None)
+        sentences.append(f"{at}: {text[:1].lower()}{text[1:].rstrip('.')}")
+    more = f" (and {len(telling) - _SHOWN} more)" if len(telling) > _SHOWN else ""
+    return InvalidRequest("; ".join(sentences) + f"{more}.", param=telling[0][0] or None)
 
 
 def _is_json(request: Request) -> bool:

@@ -7,15 +7,15 @@ from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
+from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import BaseModel, Field
+
 from dualtrack.db import events as log
 from dualtrack.db import jobs
 from dualtrack.domain.errors import DatabaseUnavailable, InvalidRequest
 from dualtrack.domain.events import END_EVENTS, Event, EventType
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import TERMINAL
-from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import BaseModel, Field
-
 from router import sse
 from router.auth import CallerDep
 from router.dependencies import FeedDep, ServicesDep
@@ -64,7 +64,7 @@ class EventPage(BaseModel):
         **documented(404),
         200: {
             "description": "A page; or, with `Accept: text/event-stream` or `?stream=true`, all as they happen, up to the job's end.",
-            "content": {_EVENT_STREAM: {"schema": {"type": "string"}}},
+            "content": {_EVENT_STREAM: {}},
         },
         204: {"description": "To an EventSource that reconnects: the job has ended and there is nothing after `Last-Event-ID`."},
     },

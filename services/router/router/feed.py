@@ -13,7 +13,6 @@ from dualtrack.db import events
 from dualtrack.db.engine import Database
 from dualtrack.domain.events import Event
 from dualtrack.domain.limits import PlatformLimits
-
 from router.errors import TooManyStreams
 from router.metrics import Metrics
 

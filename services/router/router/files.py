@@ -7,6 +7,8 @@ import mimetypes
 from collections.abc import Sequence
 from typing import Annotated, Final
 
+from fastapi import APIRouter, File, Form, Path, Response, UploadFile
+
 from dualtrack.db import files, idempotency
 from dualtrack.domain.errors import InvalidPath, NotFound, TooLarge
 from dualtrack.domain.ids import is_id, new_id
@@ -15,8 +17,6 @@ from dualtrack.domain.paths import file_name
 from dualtrack.domain.step import StoredFile
 from dualtrack.objects.blobs import BlobStore
 from dualtrack.objects.disposition import safe_content_type
-from fastapi import APIRouter, File, Form, Path, Response, UploadFile
-
 from router.auth import CallerDep
 from router.dependencies import ServicesDep
 from router.download import DESCRIPTION, download

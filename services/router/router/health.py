@@ -8,11 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Literal
 
-from dualtrack.db import migrate
-from dualtrack.domain.errors import DualtrackError, ModelUnavailable
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
+from dualtrack.db import migrate
+from dualtrack.domain.errors import DualtrackError, ModelUnavailable
 from router.services import RouterServices
 
 CHECK_S: Final = 3.0

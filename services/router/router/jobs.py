@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
+from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
+from starlette.datastructures import QueryParams
+
 from dualtrack.db import jobs
 from dualtrack.domain.errors import InvalidRequest, NotFound
 from dualtrack.domain.ids import is_id
@@ -11,9 +14,6 @@ from dualtrack.domain.job import JobSpec, Name
 from dualtrack.domain.lifecycle import TERMINAL, JobStatus
 from dualtrack.engine import doorbells, intake
 from dualtrack.engine.ending import request_stop
-from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
-from starlette.datastructures import QueryParams
-
 from router.auth import CallerDep
 from router.dependencies import ServicesDep
 from router.errors import documented

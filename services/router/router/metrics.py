@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from dualtrack.db import jobs
-from dualtrack.domain.errors import DatabaseUnavailable
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from dualtrack.db import jobs
+from dualtrack.domain.errors import DatabaseUnavailable
 
 UNMATCHED: Final = "unmatched"
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})

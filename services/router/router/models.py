@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from dualtrack.domain.errors import UnknownModel
-from dualtrack.models.port import ModelInfo
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from dualtrack.domain.errors import UnknownModel
+from dualtrack.models.port import ModelInfo
 from router.auth import CallerDep
 from router.dependencies import ServicesDep
 from router.errors import documented

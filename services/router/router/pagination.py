@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final, TypeVar
 
+from fastapi import Query
+
 from dualtrack.domain.errors import InvalidRequest
 from dualtrack.domain.ids import Kind, is_id
-from fastapi import Query
 
 DEFAULT_LIMIT: Final = 20
 MAX_NUMBER: Final = 2**63 - 1

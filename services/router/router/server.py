@@ -6,8 +6,9 @@ import socket
 from typing import Final
 
 import uvicorn
-from dualtrack.settings import RouterSettings
 from fastapi import FastAPI
+
+from dualtrack.settings import RouterSettings
 
 GRACE_S: Final = 20
 """Seconds that requests under way get to finish once the server is told to stop."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+from fastapi import APIRouter, Path, Response
+from fastapi.responses import PlainTextResponse
+
 from dualtrack.db import jobs, steps
 from dualtrack.domain.errors import Conflict, NotFound
 from dualtrack.domain.ids import is_id
 from dualtrack.domain.lifecycle import CALL_TERMINAL
 from dualtrack.engine import observations
-from fastapi import APIRouter, Path
-from fastapi.responses import PlainTextResponse
-
 from router.auth import CallerDep
 from router.dependencies import ServicesDep
+from router.download import missing_told
 from router.errors import documented
 from router.jobs import JobId, job_id_of
 from router.pagination import DEFAULT_LIMIT, AfterNumberQuery, LimitQuery, cut, page_size
@@ -42,7 +43,7 @@ def list_steps(
 @router.get(
     "/v1/jobs/{job_id}/calls/{call_id}/observation",
     summary="Read a whole observation",
-    response_class=PlainTextResponse,
+    response_class=Response,
     responses={**documented(404, 409), 200: {"description": "The text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 def observation(
@@ -60,4 +61,6 @@ def observation(
         call = steps.call(tx, call_id, job_id=known)
     if call.status not in CALL_TERMINAL:
         raise Conflict("The call has not ended, so there is no observation yet.", param="call_id")
-    return PlainTextResponse(observations.read(services.runtime, known, call_id), headers={"X-Content-Type-Options": "nosniff"})
+    with missing_told():
+        text = observations.read(services.runtime, known, call_id)
+    return PlainTextResponse(text, headers={"X-Content-Type-Options": "nosniff"})

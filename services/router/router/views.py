@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar
 
+from pydantic import BaseModel, Field
+
 from dualtrack.domain.job import AgentProfile, Job, JobInput
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.domain.limits import JobLimits
 from dualtrack.domain.step import Artifact, Call, Step, StoredFile
 from dualtrack.domain.usage import Usage
 from dualtrack.engine.ending import usage_data
-from pydantic import BaseModel, Field
 
 Item = TypeVar("Item")
 

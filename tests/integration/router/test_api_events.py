@@ -71,10 +71,8 @@ def test_a_stream_that_is_cut_again_and_again_loses_and_repeats_nothing(api: Api
         with stream(client, job_id, last=seen[-1] if seen else 0) as response:
             assert response.status_code == 200
             assert response.headers["content-type"].startswith("text/event-stream")
-            taken = 0
-            for event in parsed(response.iter_lines()):
+            for taken, event in enumerate(parsed(response.iter_lines()), 1):
                 seen.append(event["seq"])
-                taken += 1
                 if taken == 17:
                     cuts += 1
                     break

@@ -1,0 +1,95 @@
+"""Errors as HTTP: every code has a status, every refusal names its field, nothing of the request is repeated."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from dualtrack.domain import errors as domain
+from dualtrack.domain.job import JobSpec
+from dualtrack.models.chat_body import ChatBody
+from router import errors
+
+
+def _family(cls: type[domain.DualtrackError]) -> set[type[domain.DualtrackError]]:
+    return {cls}.union(*(_family(inner) for inner in cls.__subclasses__()))
+
+
+def test_every_code_of_the_domain_has_a_status() -> None:
+    ours = {cls for cls in _family(domain.DualtrackError) if cls.__module__.startswith(("dualtrack.domain", "router"))}
+    assert len(ours) > 20
+    assert {cls.code for cls in ours} - set(errors.STATUS) == set()
+
+
+@pytest.mark.parametrize("cls", [domain.DatabaseUnavailable, domain.BrokerUnavailable, domain.StorageUnavailable, errors.TooManyStreams])
+def test_what_passes_by_itself_says_when_to_try_again(cls: type[domain.DualtrackError]) -> None:
+    response = errors.response(cls("Down."))
+    assert (response.status_code, response.headers["retry-after"]) == (503, str(errors.RETRY_AFTER_S))
+
+
+def test_a_class_without_a_status_of_its_own_takes_its_bases() -> None:
+    class SourceChanged(domain.InfrastructureError):
+        code = "something_new"
+
+    class Odd(domain.DualtrackError):
+        code = "odd"
+
+    assert errors.status_of(SourceChanged("x")) == 503
+    assert errors.status_of(Odd("x")) == 500
+    assert errors.shape(SourceChanged("x"))["error"]["code"] == "something_new"
+
+
+def test_the_shape_is_openais() -> None:
+    response = errors.response(domain.Unauthenticated("No key."))
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert "retry-after" not in response.headers
+    assert json.loads(bytes(response.body)) == {
+        "error": {"message": "No key.", "type": "authentication_error", "param": None, "code": "invalid_api_key"}
+    }
+
+
+def test_a_broken_string_can_be_sent() -> None:
+    assert b"\\ud800" in errors.encode(domain.InvalidRequest("\ud800", param="\ud800"))
+
+
+def refused(model: type[BaseModel], body: Any) -> domain.DualtrackError:
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(body)
+    found = [{**error, "loc": ("body", *error["loc"])} for error in caught.value.errors()]
+    return errors.from_validation(found, body)
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "param", "message"),
+    [
+        (JobSpec, {}, "instructions", "instructions: field required."),
+        (
+            JobSpec,
+            {"instructions": "x", "limits": {"steps": 0}},
+            "limits.steps",
+            "limits.steps: input should be greater than or equal to 1.",
+        ),
+        (JobSpec, {"instructions": "x", "inputs": [{}]}, "inputs.0.file_id", "inputs.0.file_id: field required."),
+        (ChatBody, {"model": "m", "messages": [{"role": "user", "content": 1}]}, "messages.0.content", None),
+        (ChatBody, {"model": "m", "messages": [{"role": "user", "content": [1]}]}, "messages.0.content.0", None),
+        (ChatBody, {"model": "m", "messages": [{"role": "user"}], "tool_choice": 5}, "tool_choice", None),
+    ],
+)
+def test_the_field_is_named_as_the_client_wrote_it(model: type[BaseModel], body: Any, param: str, message: str | None) -> None:
+    error = refused(model, body)
+    assert error.param == param
+    if message is not None:
+        assert error.message == message
+
+
+def test_many_faults_are_counted_and_values_are_not_repeated() -> None:
+    error = refused(JobSpec, {"instructions": "x", **{f"unknown{n}": "hunter2" for n in range(5)}})
+    assert error.message.endswith("(and 2 more).")
+    assert "hunter2" not in error.message
+
+
+def test_an_internal_error_tells_its_request_id_and_nothing_else() -> None:
+    assert errors.internal("req_1").message == "An internal error; the server's log has it under the request id req_1."
