@@ -183,7 +183,8 @@ def test_a_server_ends_with_the_test_run_that_was_killed(tmp_path: Path) -> None
         "import os, pathlib, sys\n"
         "from dualtrack.testing.servers.process import ServerProcess\n"
         "here = pathlib.Path(sys.argv[1])\n"
-        "server = ServerProcess('s', [sys.executable, '-c', 'import time; time.sleep(600)'], log=here / 'log', env=os.environ, cwd=here, folder=here)\n"
+        "command = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "server = ServerProcess('s', command, log=here / 'log', env=os.environ, cwd=here, folder=here)\n"
         "print(server.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
