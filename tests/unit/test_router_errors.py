@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,3 +95,10 @@ def test_many_faults_are_counted_and_values_are_not_repeated() -> None:
 
 def test_an_internal_error_tells_its_request_id_and_nothing_else() -> None:
     assert errors.internal("req_1").message == "An internal error; the server's log has it under the request id req_1."
+
+
+def test_the_docs_list_every_code_with_its_status() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    assert dict(re.findall(r"^\| `([a-z_]+)` \| (\d{3}) \|", page, re.MULTILINE)) == {
+        code: str(status) for code, status in errors.STATUS.items()
+    }
