@@ -94,8 +94,8 @@ def start(tx: Transaction, job_id: str) -> None:
     tx.connection.execute(update(jobs).where(jobs.c.id == job_id, jobs.c.status == JobStatus.QUEUED).values(status=JobStatus.RUNNING.value))
 
 
-def release(tx: Transaction, job_id: str, attempt: int, values: Mapping[str, Any], *, usage: Usage | None = None) -> None:
-    """Give a planner's claim back and write what it did.
+def release(tx: Transaction, job_id: str, attempt: int, values: Mapping[str, Any], *, usage: Usage | None = None) -> JobStatus | None:
+    """Give a planner's claim back and write what it did; the end that the job was told to come to meanwhile, if any.
 
     Raises:
         StaleAttempt: a newer attempt owns the job, or it has ended.
@@ -103,8 +103,10 @@ def release(tx: Transaction, job_id: str, attempt: int, values: Mapping[str, Any
     changes: dict[str, Any] = {"owner": None, "lease_until": None, **values}
     if usage is not None:
         changes |= _added(usage)
-    if tx.connection.execute(update(jobs).where(_ours(job_id, attempt)).values(changes)).rowcount != 1:
+    row = tx.connection.execute(update(jobs).where(_ours(job_id, attempt)).values(changes).returning(jobs.c.stopping)).one_or_none()
+    if row is None:
         raise StaleAttempt(f"job {job_id}: attempt {attempt} was taken over")
+    return None if row.stopping is None else JobStatus(row.stopping)
 
 
 def _added(usage: Usage) -> dict[str, ColumnElement[Any]]:

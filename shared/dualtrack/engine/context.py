@@ -18,22 +18,22 @@ def failed_checks(step: Step) -> list[Call]:
     return [call for call in step.calls if call.tool == CHECK_TOOL and call.ok is False]
 
 
-def task_text(job: Job, input_paths: Sequence[str]) -> str:
+def task_text(job: Job) -> str:
     """What stays the same for the whole job: instructions, files, checks."""
     parts = [job.spec.instructions.strip()]
-    if input_paths:
-        parts.append("Files in the workspace: " + ", ".join(input_paths))
+    if job.spec.inputs:
+        parts.append("Files in the workspace: " + ", ".join(str(item.path) for item in job.spec.inputs))
     if job.spec.checks:
         parts.append("Before the job may finish, these commands must exit 0 in the workspace:\n" + "\n".join(job.spec.checks))
     return "\n\n".join(parts)
 
 
-def decision_request(job: Job, history: Sequence[Step], registry: Registry, input_paths: Sequence[str]) -> DecisionRequest:
+def decision_request(job: Job, history: Sequence[Step], registry: Registry) -> DecisionRequest:
     """The request for the next decision."""
     return DecisionRequest(
         model=job.spec.agent.model,
         system=job.spec.agent.system_prompt or AGENT_SYSTEM_PROMPT,
-        task=task_text(job, input_paths),
+        task=task_text(job),
         tools=registry.specs(job.spec.agent.tools),
         steps=[_past(step, compacted=step.number <= job.compacted_through) for step in history],
         reflect=needs_reflection(history),

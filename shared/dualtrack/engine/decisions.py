@@ -43,7 +43,7 @@ class Outline:
     @property
     def first_wave(self) -> list[str]:
         """Calls that may run now."""
-        return [call_id for wave, call_id in self.dispatch if wave == self.dispatch[0][0]]
+        return [call_id for wave, call_id in self.dispatch if wave == 0]
 
 
 class DecisionReader:

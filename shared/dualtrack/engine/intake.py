@@ -57,6 +57,9 @@ def submit(runtime: Runtime, *, tenant_id: str, spec: JobSpec, idempotency_key: 
         inputs = _inputs(
             spec, [files.get(tx, item.file_id, tenant_id=tenant_id, param=f"inputs.{n}.file_id") for n, item in enumerate(spec.inputs)]
         )
+    spec = spec.model_copy(
+        update={"inputs": tuple(item.model_copy(update={"path": file.path}) for item, file in zip(spec.inputs, inputs, strict=True))}
+    )
     workspace = WorkspaceStore(runtime.store, tenant_id, runtime.limits).from_inputs(inputs) if inputs else None
     request = tracing.traceparent()
     with runtime.database.transaction() as tx:

@@ -62,14 +62,13 @@ class Planner:
             history = steps.page(tx, job.id)
             if self._ended(tx, job, history):
                 return
-            inputs = [item["path"] for item in events.page(tx, job.id, after=0, limit=1)[0].data["inputs"]]
-        attributes = {genai.JOB_ID: job.id, genai.STEP: job.step + 1, genai.ATTEMPT: job.attempt}
+        attributes: dict[str, str | int] = {genai.JOB_ID: job.id, genai.STEP: job.step + 1, genai.ATTEMPT: job.attempt}
         with (
             tracing.span(f"plan step {job.step + 1}", parent=job.traceparent, kind=SpanKind.CONSUMER, attributes=attributes),
             self._worker.leases.hold("jobs", job.id, job.attempt),
         ):
             try:
-                self._decide(job, history, inputs)
+                self._decide(job, history)
             except StaleAttempt as error:
                 _LOG.info("result dropped: %s", error, extra={"job_id": job.id})
 
@@ -112,8 +111,8 @@ class Planner:
         end_job(tx, job.id, JobStatus.SUCCEEDED, answer=str(finish.arguments.get("answer", "")))
         return True
 
-    def _decide(self, job: Job, history: Sequence[Step], inputs: Sequence[str]) -> None:
-        request = decision_request(job, history, self._runtime.registry, inputs)
+    def _decide(self, job: Job, history: Sequence[Step]) -> None:
+        request = decision_request(job, history, self._runtime.registry)
         assert_no_transaction()
         try:
             with tracing.span(
@@ -174,7 +173,7 @@ class Planner:
                 values["plan"] = outline.plan
             if outline.dispatch:
                 values |= {"phase": Phase.EXECUTE.value, "due_at": None}
-            jobs.release(tx, job.id, job.attempt, values, usage=decision.usage)
+            stopping = jobs.release(tx, job.id, job.attempt, values, usage=decision.usage)
             steps.add(
                 tx,
                 job_id=job.id,
@@ -186,17 +185,19 @@ class Planner:
                 usage=decision.usage,
                 latency_s=decision.latency_s,
             )
-            steps.add_calls(tx, [self._timed(row) for row in outline.rows])
+            first = outline.first_wave
+            steps.add_calls(tx, [self._timed(row, first) for row in outline.rows])
             events.append(tx, job.id, NewEvent(EventType.STEP_DECIDED, data), *outline.events, *settled)
-            self._hand_on(tx, job, outline)
+            self._hand_on(tx, job, outline, stopping)
 
-    @staticmethod
-    def _timed(row: dict[str, Any]) -> dict[str, Any]:
-        return row | {"started_at": func.now(), "finished_at": func.now()} if "ok" in row else row
+    def _timed(self, row: dict[str, Any], due: Sequence[str]) -> dict[str, Any]:
+        """A call's row with its times: those settled at once have ended, those of the first wave are due."""
+        if "ok" in row:
+            return row | {"started_at": func.now(), "finished_at": func.now()}
+        return row | {"due_at": self._due(self._runtime.limits.ring_s) if row["id"] in due else None}
 
-    def _hand_on(self, tx: Transaction, job: Job, outline: Outline) -> None:
+    def _hand_on(self, tx: Transaction, job: Job, outline: Outline, stopping: JobStatus | None) -> None:
         """What happens next: stop, end, execute or plan again."""
-        stopping = jobs.get(tx, job.id).stopping
         if stopping is not None:
             finish_stop(tx, job.id, stopping)
         elif outline.finish is not None and not outline.finish.success:
@@ -211,7 +212,6 @@ class Planner:
         elif outline.finish is not None and not outline.dispatch:
             end_job(tx, job.id, JobStatus.SUCCEEDED, answer=outline.finish.answer)
         elif outline.dispatch:
-            steps.make_due(tx, outline.first_wave, self._runtime.limits.ring_s)
             doorbells.execute_after_commit(tx, self._runtime, outline.first_wave, job)
         else:
             doorbells.plan_after_commit(tx, self._runtime, job)
