@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from dualtrack.domain.errors import InvalidRequest
+
+
+_Place = tuple[Any, object] | None
+"""Where a value is: its parent's place and its key there. Linked, so that deep nesting costs no more than wide."""
+
+
+def _name(place: _Place) -> str:
+    parts = []
+    while place is not None:
+        place, key = place
+        parts.append(str(key))
+    return ".".join(reversed(parts))
 
 
 def _fault(text: str) -> str | None:
@@ -24,9 +37,9 @@ def require_clean(value: object, param: str = "") -> None:
     Raises:
         InvalidRequest: naming the field, such as `metadata.team` or `messages.0.content`.
     """
-    waiting: list[tuple[object, tuple[object, ...]]] = [(value, (param,) if param else ())]
+    waiting: list[tuple[object, _Place]] = [(value, (None, param) if param else None)]
     while waiting:
-        item, path = waiting.pop()
+        item, place = waiting.pop()
         fault = None
         if isinstance(item, str):
             fault = _fault(item)
@@ -37,9 +50,9 @@ def require_clean(value: object, param: str = "") -> None:
                 if isinstance(key, str) and (fault := _fault(key)):
                     fault = f"a key of it {fault}"
                     break
-            waiting.extend((inner, (*path, key)) for key, inner in item.items())
+            waiting.extend((inner, (place, key)) for key, inner in item.items())
         elif isinstance(item, list | tuple):
-            waiting.extend((inner, (*path, n)) for n, inner in enumerate(item))
+            waiting.extend((inner, (place, n)) for n, inner in enumerate(item))
         if fault:
-            name = ".".join(map(str, path))
+            name = _name(place)
             raise InvalidRequest(f"{name or 'The body'}: {fault}.", param=name or None)
