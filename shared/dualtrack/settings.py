@@ -46,7 +46,7 @@ class BrokerSettings(_Section):
 class S3Settings(_Section):
     """Any S3 server: AWS, MinIO, SeaweedFS, Ceph."""
 
-    driver: Literal["s3"] = "s3"
+    driver: Literal["s3"] = Field("s3", description="Set it to `s3` for this driver.")
     endpoint_url: str | None = Field(None, description="Address of the S3 server; empty for AWS.")
     public_endpoint_url: str | None = Field(None, description="Address that clients reach it by, for presigned downloads; empty: the same.")
     region: str = Field("us-east-1", description="Region name.")
@@ -58,7 +58,7 @@ class S3Settings(_Section):
 class FolderSettings(_Section):
     """A folder on this machine."""
 
-    driver: Literal["folder"] = "folder"
+    driver: Literal["folder"] = Field("folder", description="The default driver.")
     path: Path = Field(Path(".dualtrack/objects"), description="Where objects lie.")
 
 
@@ -134,7 +134,7 @@ class TelemetrySettings(_Section):
     capture_content: bool = Field(
         default=False, description="Put prompts, answers and tool arguments on spans (off: they may hold personal data)."
     )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least severe messages that are logged.")
     log_format: Literal["json", "console"] = Field("json", description="json for machines, console for a person at a terminal.")
 
 

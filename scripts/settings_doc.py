@@ -1,0 +1,150 @@
+"""Writes docs/settings.md from the settings model; `--check` only compares."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType
+from typing import Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from dualtrack.settings import ENV_PREFIX, Settings
+
+PATH = Path(__file__).parents[1] / "docs" / "settings.md"
+PAGE = """\
+# Settings
+
+Written from `shared/dualtrack/settings.py` by `make docs`; a test fails when it is out of date.
+
+Every setting is an environment variable, `{prefix}` and the path to it with two underscores between the parts; or a field of the YAML
+file that `{prefix}CONFIG` names, under the same path in lower case. A variable wins over the file. Unknown fields and values out of range
+are refused at the start, with the name of the setting. Lists and tables (`MODELS`, `TRACKS`) are JSON in a variable.
+
+As a variable: `{prefix}LIMITS__SANDBOX__WALL_TIME_S=300`. The same in the file:
+
+```yaml
+limits:
+  sandbox:
+    wall_time_s: 300
+```
+
+Sizes are bytes, times seconds (`_s`), money US dollars unless a name says otherwise. `docs/compose.md` tells how to set them in the
+compose stack.
+{sections}"""
+_SIGNS = {
+    Ge: ("ge", "≥"),
+    Gt: ("gt", ">"),
+    Le: ("le", "≤"),
+    Lt: ("lt", "<"),
+    MinLen: ("min_length", "characters ≥"),
+    MaxLen: ("max_length", "characters ≤"),
+}
+
+
+def page() -> str:
+    return PAGE.format(prefix=ENV_PREFIX, sections="".join(_sections()))
+
+
+def _sections() -> Iterator[str]:
+    general = {name: field for name, field in Settings.model_fields.items() if not _models(field.annotation)}
+    yield "\n## General\n\n" + _table(general, ENV_PREFIX)
+    for name, field in Settings.model_fields.items():
+        for model in _models(field.annotation):
+            yield from _section(model, (name,))
+
+
+def _section(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:
+    variant = model.model_fields.get("driver")
+    chosen = f" (driver `{get_args(variant.annotation)[0]}`)" if variant and len(get_args(variant.annotation)) == 1 else ""
+    plain = {name: field for name, field in model.model_fields.items() if not _models(field.annotation)}
+    prefix = ENV_PREFIX + "".join(f"{part.upper()}__" for part in path)
+    title = " · ".join(path).capitalize()
+    about = " ".join((model.__doc__ or "").split())
+    yield f"\n## {title}{chosen}\n\n{about}\n\n{_table(plain, prefix)}"
+    for name, field in model.model_fields.items():
+        if _is_table(field.annotation):
+            (entry,) = _models(get_args(field.annotation)[1])
+            about = " ".join((entry.__doc__ or "").split())
+            yield f"\n## One model of `{prefix}{name.upper()}`\n\n{about}\n\n{_table(entry.model_fields, '')}"
+        for nested in _models(field.annotation):
+            yield from _section(nested, (*path, name))
+
+
+def _table(fields: dict[str, FieldInfo], prefix: str) -> str:
+    rows = ["| setting | default | values | meaning |", "|---|---|---|---|"]
+    for name, field in fields.items():
+        shown = f"{prefix}{name.upper()}" if prefix else name
+        rows.append(f"| `{shown}` | {_default(field)} | {_values(field)} | {_escape(field.description or '')} |")
+    return "\n".join(rows) + "\n"
+
+
+def _models(annotation: object) -> list[type[BaseModel]]:
+    """The sections that a field is, or may be one of."""
+    candidates = [annotation] if isinstance(annotation, type) else [part for part in get_args(annotation) if not _is_table(annotation)]
+    return [part for part in candidates if isinstance(part, type) and issubclass(part, BaseModel)]
+
+
+def _is_table(annotation: object) -> bool:
+    """A mapping of names to sections."""
+    return get_origin(annotation) is dict and bool(_models(get_args(annotation)[1]))
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is PydanticUndefined:
+        return "required"
+    if value is None or value in ({}, []):
+        return ""
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if isinstance(value, bool):
+        value = str(value).lower()
+    return f"`{_escape(str(value))}`"
+
+
+def _values(field: FieldInfo) -> str:
+    parts = [_kind(field.annotation)]
+    for rule in field.metadata:
+        for kind, (attribute, sign) in _SIGNS.items():
+            if isinstance(rule, kind):
+                parts.append(f"{sign} {getattr(rule, attribute)}")
+        pattern = getattr(rule, "pattern", None)
+        if pattern:
+            parts.append(f"`{_escape(pattern)}`")
+    return ", ".join(parts)
+
+
+def _kind(annotation: object) -> str:
+    if get_origin(annotation) is Literal:
+        return " or ".join(f"`{value}`" for value in get_args(annotation))
+    members = [part for part in get_args(annotation) if part is not NoneType]
+    if NoneType in get_args(annotation) and len(members) == 1:
+        return _kind(members[0])
+    if get_origin(annotation) is dict:
+        return "table of names to " + ("models" if _is_table(annotation) else _kind(get_args(annotation)[1]))
+    if get_origin(annotation) is list:
+        return f"list of {_kind(members[0])}"
+    names: dict[object, str] = {
+        str: "text",
+        int: "integer",
+        float: "number",
+        bool: "`true` or `false`",
+        Path: "path",
+        SecretStr: "text, secret",
+    }
+    return names.get(annotation) or str(getattr(annotation, "__name__", annotation)).lower()
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        sys.exit(0 if PATH.read_text(encoding="utf-8") == page() else f"{PATH.name} is out of date: run `make docs`")
+    PATH.write_text(page(), encoding="utf-8")
