@@ -45,6 +45,15 @@ _SIGNS = {
     MaxLen: ("max_length", "characters ≤"),
 }
 
+_KINDS: dict[object, str] = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "`true` or `false`",
+    Path: "path",
+    SecretStr: "text, secret",
+}
+
 
 def page() -> str:
     return PAGE.format(prefix=ENV_PREFIX, sections="".join(_sections()))
