@@ -7,7 +7,6 @@ from typing import Any
 
 from dualtrack.domain.errors import InvalidRequest
 
-
 _Place = tuple[Any, object] | None
 """Where a value is: its parent's place and its key there. Linked, so that deep nesting costs no more than wide."""
 

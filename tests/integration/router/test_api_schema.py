@@ -21,7 +21,7 @@ from dualtrack.domain.usage import Usage
 from .conftest import Api
 
 BOUNDED = settings(
-    max_examples=50,
+    max_examples=30,
     derandomize=True,
     deadline=None,
     database=None,
