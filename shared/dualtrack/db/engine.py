@@ -9,6 +9,7 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from dualtrack.domain.errors import DatabaseUnavailable
 from dualtrack.settings import DatabaseSettings
@@ -70,6 +71,10 @@ class Database:
         except OperationalError as error:
             raise DatabaseUnavailable(
                 "The database can't be reached or broke the connection; check PostgreSQL and DUALTRACK_DATABASE__URL."
+            ) from error
+        except PoolTimeout as error:
+            raise DatabaseUnavailable(
+                "All database connections are busy: try again, or raise DUALTRACK_DATABASE__POOL_OVERFLOW."
             ) from error
         except DBAPIError as error:
             if error.connection_invalidated:

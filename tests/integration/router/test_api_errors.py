@@ -169,3 +169,17 @@ def test_a_database_that_is_gone_is_503_and_chat_goes_on(make_api: MakeApi, rout
     finally:
         database.close()
         dead.close()
+
+
+def test_a_pool_that_is_used_up_is_503(make_api: MakeApi, router_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = SecretStr(router_database.engine.url.render_as_string(hide_password=False))
+    database = Database(DatabaseSettings(url=address, pool_size=1, pool_overflow=0))
+    monkeypatch.setattr(database.engine.pool, "_timeout", 0.05)
+    try:
+        with make_api(database=database) as api, api.client(api.new_key()[1]) as client:
+            assert client.get("/v1/jobs").status_code == 200
+            with database.engine.connect():
+                assert error(client.get("/v1/jobs")) == (503, "database_unavailable")
+            assert client.get("/v1/jobs").status_code == 200
+    finally:
+        database.close()
