@@ -22,7 +22,7 @@ from dualtrack.models.prices import usage_of
 from dualtrack.models.retries import Pause, Tries, most_telling
 
 _RAW_CHARS: Final = 4000
-_RETRY_TEMPERATURE: Final = 0.5
+_RETRY_TEMPERATURE: Final = 0.7
 """After a failed step a model at temperature 0 tends to repeat itself word for word."""
 _NO_KEY: Final = "none"
 """Sent to self-hosted servers: without a key LiteLLM would send OpenAI's own from the environment."""

@@ -38,6 +38,8 @@ queries = [
     ('Total fees', 'select sum(days * rate) from t'),
     ('Loans longer than 30 days', 'select count(*) from t where days > 30'),
     ('Fees and average fee by branch', 'select branch, sum(days * rate), avg(days * rate) from t group by branch'),
+    ('Fees by month', 'select substr(date, 1, 7), sum(days * rate) from t group by 1'),
+    ('Longest loan', 'select loan_id, days from t order by days desc limit 1'),
     ('Best genre by fees', 'select genre, sum(days * rate) from t group by genre order by 2 desc limit 1'),
 ]
 with open('loans.md', 'w') as out:
@@ -56,6 +58,11 @@ _EXAMPLE_RESULT: Final = """\
 ## Fees and average fee by branch
 - Harbour, 500.10, 9.62
 - Hill, 312.30, 7.26
+## Fees by month
+- 2024-01, 402.15
+- 2024-02, 410.25
+## Longest loan
+- L17, 88.00
 ## Best genre by fees
 - Travel, 301.75"""
 
@@ -65,7 +72,8 @@ _EXAMPLE_LOOK: Final = {
     "arguments": {"path": "library.csv", "limit_lines": 5},
 }
 _EXAMPLE_COMPUTE: Final = {
-    "thought": "One query for each figure: total fees, loans longer than 30 days, fees and average fee by branch, best genre by fees.",
+    "thought": "All figures in one program: total fees, loans over 30 days, fees and average fee by branch, fees by month, longest loan, "
+    "best genre. It writes loans.md.",
     "tool": "execute_python",
     "arguments": {"code": _EXAMPLE_CODE},
 }
@@ -77,14 +85,15 @@ _EXAMPLE_FINISH: Final = {
 
 JSON_EXAMPLE_TOOLS: Final = frozenset({"read_file", "execute_python", "finish"})
 JSON_EXAMPLE: Final = f"""\
-Python code is short and plain: only the standard library, single quotes only. Figures from a table come from SQL, one query for each
-figure that the job asks for; the column names, the delimiter and the arithmetic are those of the job's own file.
+Python code uses only the standard library and single quotes. Figures from a table come from SQL: one program with one query for each
+figure that the job asks for. Group only where the job says by, per or each. The top row or group is the first in descending order. The file
+names, column names, delimiter and arithmetic are those of the job at hand.
 Example of a whole job, "From library.csv write loans.md: total fees (days times rate), how many loans are longer than 30 days, fees and
-average fee of each branch, best genre by fees.":
+average fee of each branch, fees of each month, the longest loan, best genre by fees.":
 {json.dumps(_EXAMPLE_LOOK)}
 Result of read_file
-branch,genre,days,rate
-Hill,Travel,12,0.20
+loan_id,branch,genre,date,days,rate
+L1,Hill,Travel,2024-01-03,12,0.20
 {json.dumps(_EXAMPLE_COMPUTE)}
 Result of execute_python
 {_EXAMPLE_RESULT}
