@@ -10,9 +10,10 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from dualtrack import __version__
-from router import artifacts, chat, errors, events, files, health, jobs, metrics, models, steps
+from router import artifacts, chat, docs, errors, events, files, health, jobs, metrics, models, steps
 from router.auth import Keys
 from router.body_limit import BodyLimit
+from router.docs import DOCS
 from router.envelope import Envelope
 from router.feed import EventFeed
 from router.health import Readiness
@@ -41,7 +42,7 @@ class RootView(BaseModel):
 
     name: str = "dualtrack"
     version: str = __version__
-    docs: str = "/docs"
+    docs: str = DOCS
     openapi: str = "/openapi.json"
     health: str = "/healthz"
     ready: str = "/readyz"
@@ -68,6 +69,8 @@ def create_app(services: RouterServices) -> FastAPI:
         openapi_tags=_TAGS,
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
         servers=[{"url": services.settings.public_url}] if services.settings.public_url else None,
         # The framework would make spans and metrics of its own beside ours (`router.envelope`).
         telemetry={"tracing": False, "metrics": False, "logs": False},
@@ -79,6 +82,7 @@ def create_app(services: RouterServices) -> FastAPI:
     app.state.readiness = readiness
     app.state.keys = Keys(services.runtime.database)
     errors.install(app)
+    docs.install(app)
     for module in (chat, models, jobs, events, steps, artifacts, files, health, metrics):
         app.include_router(module.router)
 

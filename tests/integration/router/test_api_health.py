@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 
@@ -104,3 +105,12 @@ def test_metrics_count_by_template_and_jobs_by_status(client: httpx.Client) -> N
     assert job_id not in text
     (queued,) = [line for line in text.splitlines() if line.startswith('dualtrack_jobs{status="queued"}')]
     assert float(queued.split()[1]) >= 1
+
+
+def test_the_documentation_pages_bring_their_own_files(api: Api) -> None:
+    with api.client(None) as client:
+        for path in ("/docs", "/redoc"):
+            page = client.get(path).raise_for_status().text
+            assert "https://" not in page.replace("https://fastapi.tiangolo.com/img/favicon.png", "")
+            for file in re.findall(r'(?:src|href)="(/[^"]+)"', page):
+                assert client.get(file).raise_for_status().content
