@@ -85,9 +85,10 @@ _EXAMPLE_FINISH: Final = {
 
 JSON_EXAMPLE_TOOLS: Final = frozenset({"read_file", "execute_python", "finish"})
 JSON_EXAMPLE: Final = f"""\
-Python code uses only the standard library and single quotes. Figures from a table come from SQL: one program with one query for each
-figure that the job asks for. Group only where the job says by, per or each. The top row or group is the first in descending order. The file
-names, column names, delimiter and arithmetic are those of the job at hand.
+Python code uses only the standard library, of which csv and sqlite3 are part, and single quotes. Figures from a table come from SQL: one
+program with one query for each figure that the job asks for. Sums by, per or for each group use group by; so does the best item, product or
+month: group by it, then the first in descending order. Other figures are over all rows, without group by. The file names, column names,
+delimiter and arithmetic are those of the job at hand.
 Example of a whole job, "From library.csv write loans.md: total fees (days times rate), how many loans are longer than 30 days, fees and
 average fee of each branch, fees of each month, the longest loan, best genre by fees.":
 {json.dumps(_EXAMPLE_LOOK)}
