@@ -115,9 +115,9 @@ class Scenario:
         with step("docker kill of the executor during a call: another one finishes it"):
             self.kill_executor()
         with step("planner stopped during a job and started again"):
-            self.interrupt(lambda: (stack.compose("stop", "--timeout", "1", "planner"), stack.compose("start", "planner")))
+            self.interrupt(lambda: stack.compose("stop", "--timeout", "1", "planner"), lambda: stack.compose("start", "planner"))
         with step("docker kill of rabbitmq during a job; chat goes on without it; started again"):
-            self.interrupt(lambda: (stack.compose("kill", "rabbitmq"), self.chat(), stack.compose("start", "rabbitmq")))
+            self.interrupt(lambda: stack.compose("kill", "rabbitmq"), self.chat, lambda: stack.compose("start", "rabbitmq"))
         with step("everything healthy again"):
             stack.compose("up", "-d", "--wait", "--no-recreate", "--scale", f"executor={EXECUTORS}", timeout_s=UP_S)
 
@@ -211,12 +211,13 @@ class Scenario:
         """Whether the sandboxed command runs in this container."""
         return "sleep 6.5" in self.stack.docker("top", container, "-eo", "pid,args")
 
-    def interrupt(self, disturb: Callable[[], object]) -> None:
+    def interrupt(self, *disturbances: Callable[[], object]) -> None:
         """A job of several slow steps, disturbed in the middle, succeeds."""
         steps = [{"tool": "shell", "arguments": {"command": f"echo {number}"}, "delay_s": 1} for number in range(4)]
         job = self.submit([*steps, {"tool": "finish", "arguments": {"answer": "done"}}])
         wait_for(lambda: self.get(f"/v1/jobs/{job}")["step"] >= 1, "the first step")
-        disturb()
+        for disturb in disturbances:
+            disturb()
         self.wait_job(job)
         self.expect_success(job)
 
