@@ -131,7 +131,7 @@ def test_many_jobs_at_once_all_end_well(stack: Stack) -> None:
 
 @pytest.mark.parametrize("victim", ["planner", "executor", "scheduler"])
 def test_kill_9_of_a_service_in_the_middle_of_a_job_loses_and_repeats_nothing(stack: Stack, victim: str) -> None:
-    """The victim is killed while it works on the job (the model or the command is slow there), and another process is started in its place."""
+    """The victim is killed while it works on the job (the model or the command is slow there), and another one is started."""
     slow = {"delay_s": 2.0} if victim == "planner" else {}
     script = [shell("echo 1 >> log"), {**shell("sleep 2; echo 2 >> log"), **slow}, shell("echo 3 >> log; cat log"), finish()]
     job_id = stack.submit(script)

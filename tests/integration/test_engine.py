@@ -414,7 +414,11 @@ def test_cancel_ends_a_running_command_and_the_calls_behind_it(make: Make, sandb
     stepper = make([{"calls": [shell("sleep 60"), shell("touch never")]}])
     job = stepper.submit()
     stepper.ring()
-    sandbox.before = lambda: [None for _ in [cancel(stepper, job)]] and None
+
+    def stop() -> None:
+        cancel(stepper, job)
+
+    sandbox.before = stop
     stepper.ring()
     job = stepper.job(job)
     assert job.status is JobStatus.CANCELLED
@@ -423,7 +427,10 @@ def test_cancel_ends_a_running_command_and_the_calls_behind_it(make: Make, sandb
 
 
 def test_cancel_during_a_decision_ends_the_job_with_the_decision_recorded(make: Make) -> None:
-    stepper = make(ScriptedModel([shell("touch never")], on_decide=lambda _: cancel(stepper, job) and None))
+    def stop(_: object) -> None:
+        cancel(stepper, job)
+
+    stepper = make(ScriptedModel([shell("touch never")], on_decide=stop))
     job = stepper.submit()
     stepper.ring()
     found = stepper.job(job)
@@ -468,7 +475,7 @@ def test_long_observations_are_cut_in_context_and_read_on_in_full(make: Make) ->
 
 def test_a_context_that_is_too_long_is_compacted_once_then_ends_the_job(make: Make) -> None:
     script = [shell(f"seq 1 {300 + n}") for n in range(6)] + [{"error": "context_too_long", "times": 1, **finish("fits now")}]
-    model = ScriptedModel(script)  # type: ignore[arg-type]
+    model = ScriptedModel(script)
     stepper = make(model)
     job = stepper.run(stepper.submit())
     assert job.status is JobStatus.SUCCEEDED

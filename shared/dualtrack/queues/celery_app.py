@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 from celery import Celery
+from celery.worker.consumer import Consumer
 
 from dualtrack.queues.topology import Task, Topology
 from dualtrack.settings import BrokerSettings
 
 _HEARTBEAT_S: Final = 10
+
+
+class TimerlessConsumer(Consumer):
+    """Celery's consumer without native delayed delivery, which would declare 28 queues for timers that are never used here."""
+
+    class Blueprint(Consumer.Blueprint):  # type: ignore[misc,valid-type] # the stubs give it as a variable
+        """All other steps."""
+
+        default_steps: ClassVar[list[str]] = [step for step in Consumer.Blueprint.default_steps if "delayed_delivery" not in step]
 
 
 def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], None]) -> Celery:
@@ -34,6 +44,7 @@ def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], Non
         task_store_errors_even_if_ignored=False,
         result_backend=None,
         worker_prefetch_multiplier=1,
+        worker_consumer=f"{TimerlessConsumer.__module__}:{TimerlessConsumer.__qualname__}",
         worker_enable_remote_control=False,
         worker_send_task_events=False,
         worker_hijack_root_logger=False,
