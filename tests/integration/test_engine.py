@@ -333,9 +333,23 @@ def test_checks_must_pass_before_success(make: Make) -> None:
     job = stepper.run(stepper.submit(checks=["test -s report.md", "true"]))
     assert (job.status, job.answer) == (JobStatus.SUCCEEDED, "now")
     finished = [event.data for event in stepper.events(job) if event.type is EventType.CHECKS_FINISHED]
-    assert [(data["passed"], data["failed"]) for data in finished] == [(1, ["test -s report.md"]), (2, [])]
+    assert [(data["passed"], data["failed"]) for data in finished] == [(False, ["test -s report.md"]), (True, [])]
     assert "test -s report.md" in model.requests[1].steps[0].note
     assert model.requests[1].reflect
+
+
+def test_outputs_must_exist_and_are_saved_as_artifacts(make: Make, store: MemoryStore) -> None:
+    model = ScriptedModel([finish("too early"), shell("mkdir out; echo hi > out/report.md; echo 1 > n.txt"), finish("now")])
+    stepper = make(model)
+    job = stepper.run(stepper.submit(outputs=["out/report.md", "/workspace/n.txt"], checks=["test -d out"]))
+    assert (job.status, job.answer) == (JobStatus.SUCCEEDED, "now")
+    finished = [event.data for event in stepper.events(job) if event.type is EventType.CHECKS_FINISHED]
+    assert [data["failed"] for data in finished] == [["test -d out", "out/report.md", "n.txt"], []]
+    assert "out/report.md" in model.requests[0].task
+    assert "out/report.md: failed" in model.requests[1].steps[0].note
+    with stepper.runtime.database.transaction() as tx:
+        saved = {artifact.name: store.get(artifact.blob_key) for artifact in steps.artifact_page(tx, job.id, limit=10)}
+    assert saved == {"report.md": b"hi\n", "n.txt": b"1\n"}
 
 
 def test_giving_up_is_a_failure_with_the_agents_answer(make: Make) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 
 import jsonschema
 
+from dualtrack.domain.job import DEFAULT_AGENT_TOOLS
 from dualtrack.models.actions import request_body
 from dualtrack.models.port import DecisionRequest
 from dualtrack.models.prompts import AGENT_SYSTEM_PROMPT, JSON_EXAMPLE, JSON_EXAMPLE_TOOLS
-from dualtrack.tools.registry import DEFAULT_TOOLS, Registry
+from dualtrack.tools.registry import Registry
 
 LIBRARY = """\
 loan_id,branch,genre,date,days,rate
@@ -32,7 +33,7 @@ def request(tools: tuple[str, ...]) -> DecisionRequest:
 
 
 def test_the_example_holds_valid_actions_of_the_real_tools() -> None:
-    schema = request_body(request(DEFAULT_TOOLS), "json")["response_format"]["json_schema"]["schema"]
+    schema = request_body(request(DEFAULT_AGENT_TOOLS), "json")["response_format"]["json_schema"]["schema"]
     actions = example_actions()
     assert {action["tool"] for action in actions} == JSON_EXAMPLE_TOOLS
     for action in actions:
@@ -63,5 +64,5 @@ def test_the_example_is_shown_only_to_agents_with_its_tools() -> None:
         assert isinstance(text, str)
         return text
 
-    assert JSON_EXAMPLE in system(DEFAULT_TOOLS)
+    assert JSON_EXAMPLE in system(DEFAULT_AGENT_TOOLS)
     assert JSON_EXAMPLE not in system(("shell", "finish"))

@@ -7,14 +7,15 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from dualtrack.domain.errors import UnknownTool
-from dualtrack.domain.tool import Effect
-from dualtrack.tools.registry import CHECK_TOOL, DEFAULT_TOOLS, FINISH_TOOL, PLAN_TOOL, Registry
+from dualtrack.domain.job import DEFAULT_AGENT_TOOLS
+from dualtrack.domain.tool import CHECK_TOOL, FINISH_TOOL, PLAN_TOOL, Effect
+from dualtrack.tools.registry import Registry
 
 registry = Registry()
 
 
 def test_the_tools_of_the_product_are_on_offer() -> None:
-    assert set(DEFAULT_TOOLS) == {
+    assert set(DEFAULT_AGENT_TOOLS) == {
         *(
             "execute_python",
             "shell",
@@ -28,10 +29,10 @@ def test_the_tools_of_the_product_are_on_offer() -> None:
         ),
         *("update_plan", "finish"),
     }
-    assert [spec.name for spec in registry.specs(DEFAULT_TOOLS)] == list(DEFAULT_TOOLS)
+    assert [spec.name for spec in registry.specs(DEFAULT_AGENT_TOOLS)] == list(DEFAULT_AGENT_TOOLS)
 
 
-@pytest.mark.parametrize("name", DEFAULT_TOOLS)
+@pytest.mark.parametrize("name", DEFAULT_AGENT_TOOLS)
 def test_specs_are_short_closed_and_valid(name: str) -> None:
     spec = registry.spec(name)
     Draft202012Validator.check_schema(spec.parameters)
@@ -42,7 +43,7 @@ def test_specs_are_short_closed_and_valid(name: str) -> None:
 
 
 def test_effects() -> None:
-    effects = {name: registry.spec(name).effect for name in DEFAULT_TOOLS}
+    effects = {name: registry.spec(name).effect for name in DEFAULT_AGENT_TOOLS}
     assert {name for name in effects if effects[name] is Effect.WORKSPACE} == {
         "execute_python",
         "shell",

@@ -18,6 +18,7 @@ def main() -> None:
     runtime = bootstrap.open_runtime(settings, "planner")
     migrate.require_current(runtime.database)
     models = open_models(settings.models)
+    models.warm_up()
     with bootstrap.worker(runtime) as worker:
         app = create_app(settings.broker, Task.PLAN, Planner(worker, models.gateway).advance)
         probes = {"database": runtime.database.check, "broker": consumer_probe(app, settings.broker, Task.PLAN)}

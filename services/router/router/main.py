@@ -28,6 +28,7 @@ def main() -> int:
     flush = bootstrap.telemetry(settings, _SERVICE)
     runtime = bootstrap.open_runtime(settings, _SERVICE)
     models = open_models(settings.models)
+    models.warm_up()
     try:
         app = create_app(RouterServices(runtime, models.gateway, settings.router))
         try:

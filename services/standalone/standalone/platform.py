@@ -75,6 +75,7 @@ class Platform:
         migrate.upgrade(runtime.database)
         self.models = open_models(settings.models, progress=self._progress)
         self._stack.callback(self.models.close)
+        self.models.warm_up()
         worker = self._stack.enter_context(bootstrap.worker(runtime))
         workdirs = self._stack.enter_context(Workdirs(settings.sandbox))
         self._stack.callback(doorbell.stop)

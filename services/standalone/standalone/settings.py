@@ -26,7 +26,8 @@ def load(state: Path) -> tuple[Settings, bool]:
     if isinstance(settings.objects, FolderSettings) and f"{ENV_PREFIX}OBJECTS__PATH" not in os.environ:
         changes["objects"] = FolderSettings(path=state / "objects")
     if f"{ENV_PREFIX}TELEMETRY__LOG_FORMAT" not in os.environ:
-        changes["telemetry"] = settings.telemetry.model_copy(update={"log_format": "console"})
+        quiet = {} if f"{ENV_PREFIX}TELEMETRY__LOG_LEVEL" in os.environ else {"log_level": "WARNING"}
+        changes["telemetry"] = settings.telemetry.model_copy(update={"log_format": "console", **quiet})
     if f"{ENV_PREFIX}SANDBOX__WORKSPACES" not in os.environ and os.geteuid() != 0:
         changes["sandbox"] = settings.sandbox.model_copy(update={"workspaces": state / "workspaces"})
     own = DATABASE_URL not in os.environ and settings.config is None

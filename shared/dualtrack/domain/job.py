@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
@@ -13,12 +13,13 @@ from dualtrack.domain.errors import InvalidPath
 from dualtrack.domain.lifecycle import JobStatus, Phase
 from dualtrack.domain.limits import JobLimits
 from dualtrack.domain.paths import workspace_path
+from dualtrack.domain.tool import FINISH_TOOL, PLAN_TOOL, SAVE_TOOL
 from dualtrack.domain.usage import Usage
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$")]
 Command = Annotated[str, StringConstraints(min_length=1, max_length=4000)]
 
-DEFAULT_AGENT_TOOLS = (
+DEFAULT_AGENT_TOOLS: Final = (
     "execute_python",
     "shell",
     "read_file",
@@ -27,10 +28,11 @@ DEFAULT_AGENT_TOOLS = (
     "list_files",
     "search_files",
     "read_artifact",
-    "save_artifact",
-    "update_plan",
-    "finish",
+    SAVE_TOOL,
+    PLAN_TOOL,
+    FINISH_TOOL,
 )
+"""All tools on offer: what an agent gets where its profile names none."""
 
 
 class _Frozen(BaseModel):
@@ -49,9 +51,19 @@ class AgentProfile(_Frozen):
 
     @model_validator(mode="after")
     def _always_finish(self) -> AgentProfile:
-        if "finish" in self.tools:
+        if FINISH_TOOL in self.tools:
             return self
-        return self.model_copy(update={"tools": (*self.tools, "finish")})
+        return self.model_copy(update={"tools": (*self.tools, FINISH_TOOL)})
+
+
+def _file_path(text: str) -> str:
+    try:
+        path = workspace_path(text)
+    except InvalidPath as error:
+        raise ValueError(error.message) from error
+    if path == ".":
+        raise ValueError("the path must name a file, not the workspace itself")
+    return path
 
 
 class JobInput(_Frozen):
@@ -63,15 +75,7 @@ class JobInput(_Frozen):
     @field_validator("path")
     @classmethod
     def _inside(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        try:
-            path = workspace_path(value)
-        except InvalidPath as error:
-            raise ValueError(error.message) from error
-        if path == ".":
-            raise ValueError("the path of an input file must name a file, not the workspace itself")
-        return path
+        return None if value is None else _file_path(value)
 
 
 class JobSpec(_Frozen):
@@ -82,10 +86,16 @@ class JobSpec(_Frozen):
     agent: AgentProfile = Field(AgentProfile(), description="Model, tools and standing orders.")
     limits: JobLimits = Field(JobLimits(), description="What the job may use.")
     checks: tuple[Command, ...] = Field((), description="Shell commands that must exit 0 in the workspace before the job may succeed.")
+    outputs: tuple[str, ...] = Field((), description="Workspace paths of files that must exist at the end; they are saved as artifacts.")
     metadata: dict[Annotated[str, StringConstraints(min_length=1, max_length=64)], Annotated[str, StringConstraints(max_length=512)]] = (
         Field(default_factory=dict, description="Up to 16 strings of your own, returned and filtered on.")
     )
     priority: int = Field(0, ge=0, le=9, description="Higher is taken up first where the broker supports it.")
+
+    @field_validator("outputs")
+    @classmethod
+    def _files_inside(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(_file_path(path) for path in value)
 
     @field_validator("instructions")
     @classmethod

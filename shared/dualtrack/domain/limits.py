@@ -54,6 +54,7 @@ class PlatformLimits(_Frozen):
     instructions_chars: Positive = Field(100_000, description="Longest instructions of a job.")
     job_inputs: Positive = Field(100, description="Input files of a job.")
     job_checks: Positive = Field(20, description="Check commands of a job.")
+    job_outputs: Positive = Field(100, description="Output files of a job.")
     metadata_entries: Positive = Field(16, description="Entries of a job's metadata (as in OpenAI's API).")
     page_size: Positive = Field(100, description="Most rows on a page of a list.")
     event_page_size: Positive = Field(1000, description="Most events on a page.")

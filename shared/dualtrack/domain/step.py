@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from dualtrack.domain.lifecycle import CallStatus
-from dualtrack.domain.tool import Effect
+from dualtrack.domain.tool import FINISH_TOOL, Effect
 from dualtrack.domain.usage import Usage
 
 
@@ -58,6 +58,16 @@ class Step:
     latency_s: float
     created_at: datetime
     calls: tuple[Call, ...] = ()
+
+    @property
+    def finish(self) -> Call | None:
+        """The accepted call of `finish`, if this step claims to be the last."""
+        return next((call for call in self.calls if call.tool == FINISH_TOOL and call.ok), None)
+
+    @property
+    def verifications(self) -> tuple[Call, ...]:
+        """What the engine itself runs after an accepted `finish`: the job's checks, then its outputs saved."""
+        return tuple(call for call in self.calls if call.effect is not Effect.CONTROL) if self.finish is not None else ()
 
 
 @dataclass(frozen=True, slots=True)

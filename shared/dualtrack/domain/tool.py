@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
+
+FINISH_TOOL: Final = "finish"
+PLAN_TOOL: Final = "update_plan"
+CHECK_TOOL: Final = "check"
+"""The engine's own: runs one of a job's check commands; never on offer."""
+SAVE_TOOL: Final = "save_artifact"
 
 
 class Effect(StrEnum):

@@ -10,19 +10,21 @@ from dualtrack.domain.step import Call, Step
 from dualtrack.engine.observations import shortened
 from dualtrack.models.port import DecisionRequest, PastCall, PastStep
 from dualtrack.models.prompts import AGENT_SYSTEM_PROMPT
-from dualtrack.tools.registry import CHECK_TOOL, Registry
+from dualtrack.tools.registry import Registry
 
 
-def failed_checks(step: Step) -> list[Call]:
-    """The step's check commands that did not pass."""
-    return [call for call in step.calls if call.tool == CHECK_TOOL and call.ok is False]
+def verified(call: Call) -> str:
+    """What a verification looked at: the check's command or the output's path."""
+    return str(call.arguments.get("command") or call.arguments.get("path"))
 
 
 def task_text(job: Job) -> str:
-    """What stays the same for the whole job: instructions, files, checks."""
+    """What stays the same for the whole job: instructions, files, outputs, checks."""
     parts = [job.spec.instructions.strip()]
     if job.spec.inputs:
         parts.append("Files in the workspace: " + ", ".join(str(item.path) for item in job.spec.inputs))
+    if job.spec.outputs:
+        parts.append("Files that must exist when you finish: " + ", ".join(job.spec.outputs))
     if job.spec.checks:
         parts.append("Before the job may finish, these commands must exit 0 in the workspace:\n" + "\n".join(job.spec.checks))
     return "\n\n".join(parts)
@@ -44,10 +46,10 @@ def _past(step: Step, *, compacted: bool) -> PastStep:
     calls = tuple(
         PastCall(call.tool, call.arguments, bool(call.ok), shortened(call.preview, call.id) if compacted else call.preview)
         for call in step.calls
-        if call.tool != CHECK_TOOL
+        if call not in step.verifications
     )
-    failed = failed_checks(step)
+    failed = [call for call in step.verifications if not call.ok]
     note = step.note
     if failed:
-        note = "Not finished: these checks failed.\n" + "\n".join(f"$ {call.arguments['command']}\n{call.preview}" for call in failed)
+        note = "Not finished yet:\n" + "\n".join(f"{verified(call)}: failed\n{call.preview}" for call in failed)
     return PastStep(thought=step.thought, calls=calls, note=note, reflection=step.reflection)

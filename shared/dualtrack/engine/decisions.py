@@ -15,8 +15,8 @@ from dualtrack.domain.lifecycle import CallStatus
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.policies import waves
 from dualtrack.domain.text import storable
-from dualtrack.domain.tool import Effect, ProposedCall, ToolSpec
-from dualtrack.tools.registry import CHECK_TOOL, FINISH_TOOL, PLAN_TOOL, Registry
+from dualtrack.domain.tool import CHECK_TOOL, FINISH_TOOL, PLAN_TOOL, SAVE_TOOL, Effect, ProposedCall, ToolSpec
+from dualtrack.tools.registry import Registry
 
 _TOOL_NAME_CHARS: Final = 128
 _ALONE: Final = "Not finished: other calls were made in the same step. Look at their results first, then call finish alone."
@@ -74,13 +74,19 @@ class DecisionReader:
         for (position, proposal, spec), wave in zip(runnable, waves([spec.effect for _, _, spec in runnable]), strict=True):
             self._dispatch(found, job, step, position, proposal.tool, proposal.arguments, spec.effect, wave, traceparent)
         if found.finish is not None and found.finish.success:
-            for n, command in enumerate(job.spec.checks):
-                position = len(proposals) + n
-                self._dispatch(found, job, step, position, CHECK_TOOL, {"command": command}, Effect.WORKSPACE, n, traceparent)
-            if job.spec.checks:
-                found.events.append(NewEvent(EventType.CHECKS_STARTED, {"step": step, "checks": list(job.spec.checks)}))
+            self._verify(found, job, step, len(proposals), traceparent)
         found.rows.sort(key=lambda row: int(row["position"]))
         return found
+
+    def _verify(self, found: Outline, job: Job, step: int, position: int, traceparent: str) -> None:
+        """Have the job's checks run one after the other, then its outputs saved."""
+        calls = [(CHECK_TOOL, {"command": command}, Effect.WORKSPACE) for command in job.spec.checks]
+        calls += [(SAVE_TOOL, {"path": path}, Effect.PURE) for path in job.spec.outputs]
+        for n, ((tool, arguments, effect), wave) in enumerate(zip(calls, waves([effect for _, _, effect in calls]), strict=True)):
+            self._dispatch(found, job, step, position + n, tool, arguments, effect, wave, traceparent)
+        if calls:
+            data = {"step": step, "checks": list(job.spec.checks), "outputs": list(job.spec.outputs)}
+            found.events.append(NewEvent(EventType.CHECKS_STARTED, data))
 
     def _refusal(self, job: Job, position: int, proposal: ProposedCall) -> tuple[str, ToolSpec | None]:
         if position >= self._limits.calls_per_step:
@@ -103,7 +109,9 @@ class DecisionReader:
             return
         found.finish = Finish(answer=str(proposal.arguments.get("answer", "")), success=bool(proposal.arguments.get("success", True)))
         found.rows.append(
-            self._settled(job, step, position, proposal, ok=True, text="Finished." if not job.spec.checks else "Running the checks.")
+            self._settled(
+                job, step, position, proposal, ok=True, text="Running the checks." if job.spec.checks or job.spec.outputs else "Finished."
+            )
         )
 
     @staticmethod

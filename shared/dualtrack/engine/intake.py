@@ -32,6 +32,7 @@ def check_spec(spec: JobSpec, registry: Registry, known_models: Iterable[str], l
     for name, value, most in (
         ("inputs", spec.inputs, limits.job_inputs),
         ("checks", spec.checks, limits.job_checks),
+        ("outputs", spec.outputs, limits.job_outputs),
         ("metadata", spec.metadata, limits.metadata_entries),
     ):
         if len(value) > most:

@@ -22,13 +22,12 @@ from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Step
 from dualtrack.domain.text import storable
 from dualtrack.engine import doorbells
-from dualtrack.engine.context import decision_request, failed_checks
+from dualtrack.engine.context import decision_request, verified
 from dualtrack.engine.decisions import DecisionReader, Outline
 from dualtrack.engine.ending import end_job, finish_stop, usage_data
 from dualtrack.engine.runtime import WorkerRuntime
 from dualtrack.models.port import Decision, ModelGateway
 from dualtrack.telemetry import genai, tracing
-from dualtrack.tools.registry import CHECK_TOOL, FINISH_TOOL
 
 _LOG: Final = logging.getLogger(__name__)
 _KEEP_STEPS: Final = 3
@@ -78,7 +77,7 @@ class Planner:
             jobs.release(tx, job.id, job.attempt, {})
             finish_stop(tx, job.id, job.stopping)
             return True
-        if self._checks_done(tx, job, history):
+        if self._verified(tx, job, history):
             return True
         end: tuple[Reason, str] | None = limit_reached(job)
         if job.tries > self._runtime.limits.attempts:
@@ -96,19 +95,16 @@ class Planner:
         return True
 
     @staticmethod
-    def _checks_done(tx: Transaction, job: Job, history: Sequence[Step]) -> bool:
-        """After the checks of a `finish` ran: succeed when all passed. Written once: the event is there iff the step is the last one."""
-        checks = [call for call in history[-1].calls if call.tool == CHECK_TOOL] if history else []
-        if not checks:
+    def _verified(tx: Transaction, job: Job, history: Sequence[Step]) -> bool:
+        """After what a `finish` set off (checks, outputs) has run: succeed when all of it passed."""
+        if not history or history[-1].finish is None or not history[-1].verifications:
             return False
-        failed = failed_checks(history[-1])
-        data = {"step": job.step, "passed": len(checks) - len(failed), "failed": [call.arguments["command"] for call in failed]}
-        if job.tries == 1:
-            events.append(tx, job.id, NewEvent(EventType.CHECKS_FINISHED, data))
+        failed = [verified(call) for call in history[-1].verifications if not call.ok]
+        if job.tries == 1:  # a second try finds it written
+            events.append(tx, job.id, NewEvent(EventType.CHECKS_FINISHED, {"step": job.step, "passed": not failed, "failed": failed}))
         if failed:
             return False
-        finish = next(call for call in history[-1].calls if call.tool == FINISH_TOOL and call.ok)
-        end_job(tx, job.id, JobStatus.SUCCEEDED, answer=str(finish.arguments.get("answer", "")))
+        end_job(tx, job.id, JobStatus.SUCCEEDED, answer=str(history[-1].finish.arguments.get("answer", "")))
         return True
 
     def _decide(self, job: Job, history: Sequence[Step]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass
 
 from dualtrack.models.catalog import build_catalog
 from dualtrack.models.gateway import LiteLLMGateway
+from dualtrack.models.litellm_client import litellm
 from dualtrack.models.local_server import LocalModelServer
 from dualtrack.models.port import ModelGateway
 from dualtrack.models.weights import Progress
@@ -19,6 +21,10 @@ class Models:
 
     gateway: ModelGateway
     local: LocalModelServer | None
+
+    def warm_up(self) -> None:
+        """Load LiteLLM on a thread of its own, so that the first request does not wait for it."""
+        threading.Thread(target=litellm, name="warm-up", daemon=True).start()
 
     def close(self) -> None:
         """Stop the local model's server, if it runs."""

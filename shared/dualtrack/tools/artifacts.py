@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dualtrack.domain.errors import InvalidPath, NotFound
 from dualtrack.domain.paths import file_name, workspace_path
-from dualtrack.domain.tool import Effect, Observation, ToolSpec
+from dualtrack.domain.tool import SAVE_TOOL, Effect, Observation, ToolSpec
 from dualtrack.sandbox.outcome import size_text
 from dualtrack.tools.port import ArtifactRequest, ToolContext, ToolResult
 from dualtrack.tools.rendering import refusal
@@ -48,7 +48,7 @@ class SaveArtifact:
     """Keeps a workspace file as a result of the job."""
 
     spec = ToolSpec(
-        "save_artifact",
+        SAVE_TOOL,
         "Save a workspace file as a result for the user, who can then download it.",
         schema(
             {"path": PATH},

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from dualtrack.domain.tool import Effect, ToolSpec
+from dualtrack.domain.tool import FINISH_TOOL, PLAN_TOOL, Effect, ToolSpec
 from dualtrack.tools.schema import schema
 
 PLAN_STATUSES: Final = ("pending", "in_progress", "done", "skipped")
 
 UPDATE_PLAN: Final = ToolSpec(
-    "update_plan",
+    PLAN_TOOL,
     "Replace your plan: all steps, with their status.",
     schema(
         {
@@ -26,7 +26,7 @@ UPDATE_PLAN: Final = ToolSpec(
 )
 
 FINISH: Final = ToolSpec(
-    "finish",
+    FINISH_TOOL,
     "End the job with the final answer to the user. Set success to false if the task could not be done.",
     schema({"answer": {"type": "string", "minLength": 1, "maxLength": 100_000}}, {"success": {"type": "boolean"}}),
     Effect.CONTROL,

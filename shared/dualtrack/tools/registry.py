@@ -15,10 +15,6 @@ from dualtrack.tools.python import ExecutePython
 from dualtrack.tools.search import SearchFiles
 from dualtrack.tools.shell import Check, Shell
 
-CHECK_TOOL: Final = Check.spec.name
-FINISH_TOOL: Final = FINISH.name
-PLAN_TOOL: Final = UPDATE_PLAN.name
-
 _TOOLS: Final[tuple[Tool, ...]] = (
     ExecutePython(),
     Shell(),
@@ -30,9 +26,6 @@ _TOOLS: Final[tuple[Tool, ...]] = (
     ReadArtifact(),
     SaveArtifact(),
 )
-
-DEFAULT_TOOLS: Final = (*(tool.spec.name for tool in _TOOLS), PLAN_TOOL, FINISH_TOOL)
-"""Names of the tools an agent gets where its profile names none: all that are offered."""
 
 _SHOWN_CHARS: Final = 200
 
