@@ -1,4 +1,4 @@
-"""The doorbell on RabbitMQ: publishes Celery task messages, confirmed by the broker, on a cached channel per thread.
+"""The doorbell on RabbitMQ: publishes Celery task messages, confirmed by the broker, on a connection kept open between rings.
 
 It writes Celery's message protocol 2 itself (https://docs.celeryq.dev/en/stable/internals/protocol.html): `apply_async` was
 measured at almost half of a worker's CPU.
@@ -6,6 +6,7 @@ measured at almost half of a worker's CPU.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
 from typing import Any, Final
@@ -19,19 +20,47 @@ from dualtrack.queues.topology import Task, Topology
 from dualtrack.settings import BrokerSettings
 
 _TIMEOUT_S: Final = 5.0
+_MAX_IDLE: Final = 32
 _ERRORS: Final = (OSError, KombuError, AMQPError)
 _HINT: Final = "check RabbitMQ and DUALTRACK_BROKER__URL"
 
 
+class _Line:
+    """An open connection with confirms on, and its producer. Raises one of `_ERRORS` when it can't be opened."""
+
+    def __init__(self, url: str, topology: Topology) -> None:
+        # Heartbeats are off: nobody would send them between two rings; a dead connection shows at the next publish.
+        options = {"confirm_publish": True, "read_timeout": _TIMEOUT_S}
+        self._connection = Connection(url, connect_timeout=_TIMEOUT_S, heartbeat=0, transport_options=options)
+        try:
+            self._connection.connect()  # once; `default_channel` would go on trying
+            self.channel = self._connection.default_channel
+            for queue in topology.queues():
+                queue(self.channel).declare()
+        except BaseException:
+            self.hang_up()
+            raise
+        self.producer = Producer(self.channel)
+
+    def hang_up(self) -> None:
+        """Close it, however broken it is."""
+        with contextlib.suppress(*_ERRORS):
+            self._connection.release()
+
+
 class Publisher:
-    """Publishes persistent messages with publisher confirms. One connection and channel per thread, made at first use."""
+    """Publishes persistent messages with publisher confirms.
+
+    As many connections are open as threads ever published at once, at most `_MAX_IDLE` of them while nobody does; they belong to no thread,
+    since a server's threads come and go.
+    """
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._url = settings.url.get_secret_value()
         self._topology = Topology(settings.prefix)
-        self._local = threading.local()
+        self._idle: list[_Line] = []
         self._lock = threading.Lock()
-        self._connections: list[Connection] = []
+        self._closed = False
 
     def plan(self, job_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
         """Ring for the planner."""
@@ -42,49 +71,54 @@ class Publisher:
         self._publish(Task.EXECUTE, call_id, priority, traceparent)
 
     def check(self) -> None:
-        """A fresh connection must open and every queue exist or be made."""
-        try:
-            with Connection(self._url, connect_timeout=_TIMEOUT_S) as connection:
-                for queue in self._topology.queues():
-                    queue(connection.default_channel).declare()
-        except _ERRORS as error:
-            raise BrokerUnavailable(f"The broker can't be reached or refuses ({type(error).__name__}); {_HINT}.") from error
+        """A connection must be open or open now; a new one finds or makes every queue."""
+        line, kept = self._take()
+        if kept:
+            try:
+                self._topology.dead_exchange(line.channel).declare(passive=True)
+            except _ERRORS as error:
+                line.hang_up()
+                raise _unavailable(error) from error
+        self._give_back(line)
 
     def close(self) -> None:
         """Close all connections."""
         with self._lock:
-            for connection in self._connections:
-                connection.release()
-            self._connections.clear()
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for line in idle:
+            line.hang_up()
 
     def _publish(self, task: Task, row_id: str, priority: int, traceparent: str | None) -> None:
-        for last in (False, True):  # a cached connection may have died unnoticed: once more on a new one
+        while True:
+            line, kept = self._take()
             try:
-                producer = self._producer()
-                self._send(producer, task, row_id, priority, traceparent)
+                self._send(line.producer, task, row_id, priority, traceparent)
             except _ERRORS as error:
-                self._drop()
-                if last:
-                    raise BrokerUnavailable(f"The broker did not take a message ({type(error).__name__}); {_HINT}.") from error
+                line.hang_up()
+                if not kept:
+                    raise _unavailable(error) from error
+                # A kept connection may have died unnoticed, and its siblings with it: go on until a new one was tried.
             else:
+                self._give_back(line)
                 return
 
-    def _producer(self) -> Producer:
-        cached: Producer | None = getattr(self._local, "producer", None)
-        if cached is not None:
-            return cached
-        # Heartbeats are off: nobody would send them between two rings; a dead connection shows at the next publish.
-        connection = Connection(
-            self._url, connect_timeout=_TIMEOUT_S, heartbeat=0, transport_options={"confirm_publish": True, "read_timeout": _TIMEOUT_S}
-        )
-        self._local.connection = connection
+    def _take(self) -> tuple[_Line, bool]:
+        """A line of its own, and whether it was kept from an earlier ring."""
         with self._lock:
-            self._connections.append(connection)
-        for queue in self._topology.queues():
-            queue(connection.default_channel).declare()
-        producer = Producer(connection.default_channel)
-        self._local.producer = producer
-        return producer
+            if self._idle:
+                return self._idle.pop(), True
+        try:
+            return _Line(self._url, self._topology), False
+        except _ERRORS as error:
+            raise _unavailable(error) from error
+
+    def _give_back(self, line: _Line) -> None:
+        with self._lock:
+            if not self._closed and len(self._idle) < _MAX_IDLE:
+                self._idle.append(line)
+                return
+        line.hang_up()
 
     def _send(self, producer: Producer, task: Task, row_id: str, priority: int, traceparent: str | None) -> None:
         message_id = str(uuid.uuid4())
@@ -119,14 +153,6 @@ class Publisher:
             timeout=_TIMEOUT_S,
         )
 
-    def _drop(self) -> None:
-        connection: Connection | None = getattr(self._local, "connection", None)
-        self._local.__dict__.clear()
-        if connection is not None:
-            with self._lock:
-                if connection in self._connections:
-                    self._connections.remove(connection)
-            try:
-                connection.release()
-            except _ERRORS:  # it was broken already
-                return
+
+def _unavailable(error: Exception) -> BrokerUnavailable:
+    return BrokerUnavailable(f"The broker can't be reached or refuses ({type(error).__name__}); {_HINT}.")
