@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from pydantic import ValidationError
 
+from dualtrack.db import migrate
 from dualtrack.db.engine import Database
 from dualtrack.db.presence import Presence
-from dualtrack.domain.errors import InvalidRequest
+from dualtrack.domain.errors import DualtrackError, InvalidRequest
 from dualtrack.engine.leases import Leases
 from dualtrack.engine.runtime import Runtime, WorkerRuntime
 from dualtrack.objects.factory import open_store
@@ -20,6 +24,8 @@ from dualtrack.queues.publisher import Publisher
 from dualtrack.settings import ENV_PREFIX, Settings
 from dualtrack.telemetry import logs, tracing
 from dualtrack.tools.registry import Registry
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 def load_settings() -> Settings:
@@ -57,6 +63,29 @@ def worker(runtime: Runtime) -> Iterator[WorkerRuntime]:
         yield WorkerRuntime(runtime, presence, leases)
     finally:
         leases.stop()
+
+
+@contextmanager
+def service(name: str) -> Iterator[tuple[Settings, Runtime]]:
+    """What a worker's `main` runs in: settings, telemetry, a current database schema; everything closed and flushed at the end.
+
+    Whatever is wrong and can be named (settings, schema, sandbox) is one line of log and exit status 1.
+    """
+    try:
+        settings = load_settings()
+    except InvalidRequest as error:
+        sys.exit(f"{name}: {error.message}")
+    flush = telemetry(settings, name)
+    runtime = open_runtime(settings, name)
+    try:
+        migrate.require_current(runtime.database)
+        yield settings, runtime
+    except DualtrackError as error:
+        _LOG.critical("%s", error.message, extra={"code": error.code})
+        sys.exit(1)
+    finally:
+        close(runtime)
+        flush()
 
 
 def close(runtime: Runtime) -> None:

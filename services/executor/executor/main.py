@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import sys
-from typing import Final
-
 from dualtrack import bootstrap
-from dualtrack.db import migrate
-from dualtrack.domain.errors import SandboxUnavailable
 from dualtrack.engine.executor import Executor
 from dualtrack.health import HealthFile, consumer_probe
 from dualtrack.objects.workdirs import Workdirs
@@ -16,29 +10,17 @@ from dualtrack.queues.celery_app import create_app, run_worker
 from dualtrack.queues.topology import Task
 from dualtrack.sandbox.factory import open_sandbox
 
-_LOG: Final = logging.getLogger(__name__)
-
 
 def main() -> None:
     """Run until SIGTERM; calls under way are finished first."""
-    settings = bootstrap.load_settings()
-    flush = bootstrap.telemetry(settings, "executor")
-    runtime = bootstrap.open_runtime(settings, "executor")
-    sandbox = open_sandbox(settings.sandbox, settings.limits.sandbox)
-    try:
+    with bootstrap.service("executor") as (settings, runtime):
+        sandbox = open_sandbox(settings.sandbox, settings.limits.sandbox)
         sandbox.check()
-    except SandboxUnavailable as error:
-        _LOG.critical("%s", error)
-        sys.exit(1)
-    migrate.require_current(runtime.database)
-    with bootstrap.worker(runtime) as worker, Workdirs(settings.sandbox) as workdirs:
-        executor = Executor(worker, sandbox, workdirs)
-        app = create_app(settings.broker, Task.EXECUTE, executor.run)
-        probes = {"database": runtime.database.check, "broker": consumer_probe(app, settings.broker, Task.EXECUTE)}
-        with HealthFile(settings.workers.health_file, probes):
-            run_worker(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads)
-    bootstrap.close(runtime)
-    flush()
+        with bootstrap.worker(runtime) as worker, Workdirs(settings.sandbox) as workdirs:
+            app = create_app(settings.broker, Task.EXECUTE, Executor(worker, sandbox, workdirs).run)
+            probes = {"database": runtime.database.check, "broker": consumer_probe(app, settings.broker, Task.EXECUTE)}
+            with HealthFile(settings.workers.health_file, probes):
+                run_worker(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dualtrack import bootstrap
-from dualtrack.db import migrate
 from dualtrack.engine.planner import Planner
 from dualtrack.health import HealthFile, consumer_probe
 from dualtrack.models.factory import open_models
@@ -13,20 +12,15 @@ from dualtrack.queues.topology import Task
 
 def main() -> None:
     """Run until SIGTERM; decisions under way are finished first."""
-    settings = bootstrap.load_settings()
-    flush = bootstrap.telemetry(settings, "planner")
-    runtime = bootstrap.open_runtime(settings, "planner")
-    migrate.require_current(runtime.database)
-    models = open_models(settings.models)
-    models.warm_up()
-    with bootstrap.worker(runtime) as worker:
-        app = create_app(settings.broker, Task.PLAN, Planner(worker, models.gateway).advance)
-        probes = {"database": runtime.database.check, "broker": consumer_probe(app, settings.broker, Task.PLAN)}
-        with HealthFile(settings.workers.health_file, probes):
-            run_worker(app, settings.broker, Task.PLAN, settings.workers.planner_threads)
-    models.close()
-    bootstrap.close(runtime)
-    flush()
+    with bootstrap.service("planner") as (settings, runtime):
+        models = open_models(settings.models)
+        models.warm_up()
+        with bootstrap.worker(runtime) as worker:
+            app = create_app(settings.broker, Task.PLAN, Planner(worker, models.gateway).advance)
+            probes = {"database": runtime.database.check, "broker": consumer_probe(app, settings.broker, Task.PLAN)}
+            with HealthFile(settings.workers.health_file, probes):
+                run_worker(app, settings.broker, Task.PLAN, settings.workers.planner_threads)
+        models.close()
 
 
 if __name__ == "__main__":

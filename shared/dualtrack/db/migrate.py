@@ -64,8 +64,8 @@ def drift(database: Database) -> list[Any]:
 
 def require_current(database: Database) -> None:
     """Raise `DatabaseUnavailable` unless the schema is this code's or newer (releases are compatible one step back)."""
-    with database.engine.connect() as connection:
-        at = MigrationContext.configure(connection).get_current_revision()
+    with database.transaction() as tx:
+        at = MigrationContext.configure(tx.connection).get_current_revision()
     script = ScriptDirectory.from_config(_config())
     known = {found.revision for found in script.walk_revisions()}
     if at is None or (at in known and at != script.get_current_head()):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Final
 
 from dualtrack.db import claims, jobs
-from dualtrack.domain.errors import BrokerUnavailable, Conflict, DualtrackError
+from dualtrack.domain.errors import BrokerUnavailable, Conflict, DualtrackError, InfrastructureError
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.engine.ending import finish_stop, request_stop
 from dualtrack.engine.runtime import Runtime
 
 _LOG: Final = logging.getLogger(__name__)
+_SILENT_S: Final = 30.0
 
 
 class Scheduler:
@@ -21,6 +23,7 @@ class Scheduler:
     def __init__(self, runtime: Runtime, tick_s: float) -> None:
         self._runtime = runtime
         self._tick_s = tick_s
+        self._last = time.monotonic()
 
     def run(self, stop: threading.Event) -> None:
         """Tick until told to stop; a failing tick is logged and the next one tries again."""
@@ -34,7 +37,15 @@ class Scheduler:
 
     def tick(self) -> int:
         """One look: deadlines, unfinished stops, due rows. How many rows were acted on."""
-        return self._deadlines() + self._stops() + self._rings()
+        acted = self._deadlines() + self._stops() + self._rings()
+        self._last = time.monotonic()
+        return acted
+
+    def check(self) -> None:
+        """Raise `InfrastructureError` when no tick has succeeded for long."""
+        silent = time.monotonic() - self._last
+        if silent > max(_SILENT_S, 10 * self._tick_s):
+            raise InfrastructureError(f"no tick has succeeded for {silent:.0f} s; the log says why")
 
     def _deadlines(self) -> int:
         with self._runtime.database.transaction() as tx:

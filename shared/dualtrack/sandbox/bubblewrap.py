@@ -109,7 +109,7 @@ class BubblewrapSandbox:
         raise SandboxUnavailable(
             f"bubblewrap can't make a sandbox here: {failure} Unprivileged user namespaces must be allowed: on a host, sysctl "
             "user.max_user_namespaces above 0 and, on Ubuntu, kernel.apparmor_restrict_unprivileged_userns=0; in a Docker container, "
-            "security_opt seccomp=unconfined and apparmor=unconfined (or profiles that allow unshare and mount)."
+            "the security_opt of docker-compose.yml: our seccomp profile, systempaths=unconfined, apparmor=unconfined."
         )
 
     @contextlib.contextmanager
