@@ -40,6 +40,10 @@ format: setup ## Format the code and apply safe fixes
 e2e-compose: setup ## Build and start the compose stack, use it, break it, tear it down (needs Docker)
 	@scripts/e2e-compose
 
+.PHONY: env
+env: ## Write .env for the compose stack, with random passwords (never overwrites)
+	@scripts/make-env
+
 .PHONY: bench
 bench: setup ## List the benchmarks and how to run one
 	@$(BIN)/python -m benchmarks

@@ -18,7 +18,7 @@ from cli.text import clean
 QUESTION: Final = "In one or two sentences: what is a message queue good for?"
 INSTRUCTIONS: Final = (
     "orders.csv holds a shop's orders, one a line; an order's revenue is quantity times unit_price. Write a short report into report.md: "
-    "the total revenue, the revenue of each region, and the revenue of each product, the best product first. All with two decimals."
+    "the total revenue, the revenue of each region, and the revenue of each product. All with two decimals."
 )
 REPORT: Final = "report.md"
 CHECK: Final = "check_report.py"
