@@ -15,7 +15,7 @@ from dualtrack.engine.planner import Planner
 from dualtrack.models.port import Decision, DecisionRequest, ModelInfo
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.queues.celery_app import create_app, run_worker
-from dualtrack.queues.topology import Task
+from dualtrack.queues.port import Task
 from dualtrack.sandbox.port import Command, Ended, Outcome
 
 

@@ -56,7 +56,7 @@ def open_runtime(settings: Settings, service: str, doorbell: Doorbell | None = N
 @contextmanager
 def worker(runtime: Runtime) -> Iterator[WorkerRuntime]:
     """A claiming process's heartbeat, for the time of the block."""
-    presence = Presence(runtime.database)
+    presence = Presence(runtime.database, check_s=runtime.limits.heartbeat_s)
     leases = Leases(runtime.database, presence, runtime.limits)
     leases.start()
     try:

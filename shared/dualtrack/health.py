@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 if TYPE_CHECKING:
     from celery import Celery
 
-    from dualtrack.queues.topology import Task
+    from dualtrack.queues.port import Task
     from dualtrack.settings import BrokerSettings
 
 FILE_VARIABLE: Final = "DUALTRACK_WORKERS__HEALTH_FILE"

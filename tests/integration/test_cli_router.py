@@ -30,6 +30,7 @@ from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.usage import Usage
 from dualtrack.engine.ending import end_job
 from dualtrack.engine.runtime import Runtime
+from dualtrack.queues.port import Task
 from dualtrack.settings import DatabaseSettings, RouterSettings
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.scripted_model import ScriptedModel
@@ -45,6 +46,9 @@ class _SilentDoorbell:
     def plan(self, job_id: str, *, priority: int = 0, traceparent: str | None = None) -> None: ...
 
     def execute(self, call_id: str, *, priority: int = 0, traceparent: str | None = None) -> None: ...
+
+    def backlog(self, task: Task) -> int:
+        return 0
 
     def check(self) -> None: ...
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 from pydantic import SecretStr
@@ -38,8 +39,8 @@ def database(database_url: str) -> Iterator[Database]:
 
 @pytest.fixture
 def presence(database: Database) -> Iterator[Presence]:
-    mine = Presence(database)
-    mine.renew()
+    mine = Presence(database, check_s=0.5)
+    mine.start()
     yield mine
     mine.close()
 
@@ -209,24 +210,46 @@ def test_an_expired_lease_is_free_although_its_owner_lives(database: Database, p
         assert row.attempt == 2
 
 
-def test_a_presence_that_lost_its_connection_comes_back(database: Database, presence: Presence) -> None:
-    def alive() -> bool:
-        with database.transaction() as tx:
-            return jobs.is_claimed(tx, job_id)
+def holders(database: Database) -> list[int]:
+    with database.transaction() as tx:
+        return list(tx.connection.execute(text("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted")).scalars())
 
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_presence_that_lost_its_connection_comes_back(database: Database, presence: Presence) -> None:
+    (before,) = holders(database)
+    with database.transaction() as tx:
+        tx.connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": before})
+    wait_for(lambda: holders(database) not in ([], [before]))
+
+
+def test_a_presence_whose_old_session_the_server_still_keeps_takes_its_place(database: Database) -> None:
+    """As after a network that broke without a word: the server holds the lock for a session that nobody uses any more."""
+    presence = Presence(database, check_s=0.5)
+    with database.engine.connect() as ghost:
+        ghost.execute(text("SELECT pg_advisory_lock(:key)"), {"key": presence.key})
+        (before,) = holders(database)
+        presence.start()
+        assert holders(database) != [before]
+        ghost.invalidate()
+    presence.close()
+    wait_for(lambda: holders(database) == [])
+
+
+def test_a_closed_presence_frees_its_claims_at_once(database: Database, presence: Presence) -> None:
     with database.transaction() as tx:
         job_id = new_job(tx)
         claims.claim(tx, "jobs", job_id, presence.key, LIMITS)
-    assert alive()
+    presence.close()
+    wait_for(lambda: holders(database) == [])
     with database.transaction() as tx:
-        tx.connection.execute(
-            text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid <> pg_backend_pid()")
-        )
-    while alive():  # the server ends the backend soon after it was told to
-        pass
-    presence.renew()
-    presence.renew()
-    assert alive()
+        assert [row.id for row in claims.free_orphans(tx, "jobs")] == [job_id]
 
 
 def test_renewing_extends_leases_and_tells_what_is_lost_or_stopped(database: Database, presence: Presence) -> None:
@@ -254,23 +277,50 @@ def test_renewing_does_not_wait_for_a_row_somebody_is_changing(database: Databas
 def test_due_rows_are_rung_once_and_again_later_and_by_one_scheduler_only(database: Database) -> None:
     with database.transaction() as tx:
         ids = {new_job(tx) for _ in range(20)}
-        assert claims.ring_due(tx, "jobs", LIMITS) == []  # their first ring was just sent
+        assert claims.ring_due(tx, "jobs", LIMITS, 500) == []  # their first ring was just sent
         tx.connection.execute(update(jobs_table).values(due_at=func.now()))
     with database.transaction() as one, database.transaction() as other:
-        first = {row.id for row in claims.ring_due(one, "jobs", LIMITS)}
-        second = {row.id for row in claims.ring_due(other, "jobs", LIMITS)}
-    assert first == ids
-    assert second == set()
+        first = {row.id for row in claims.ring_due(one, "jobs", LIMITS, 7)}
+        second = {row.id for row in claims.ring_due(other, "jobs", LIMITS, 500)}
+    assert len(first) == 7
+    assert first | second == ids
+    assert not first & second
     with database.transaction() as tx:
-        assert claims.ring_due(tx, "jobs", LIMITS) == []
+        assert claims.ring_due(tx, "jobs", LIMITS, 500) == []
 
 
-def test_a_dead_owners_row_is_rung_before_its_lease_ends(database: Database) -> None:
+def test_a_dead_owners_row_is_due_before_its_lease_ends_and_however_many_others_wait(database: Database) -> None:
     with database.transaction() as tx:
+        waiting = [new_job(tx) for _ in range(30)]
+        tx.connection.execute(update(jobs_table).values(due_at=func.now() - text("interval '1 hour'")))
         job_id = new_job(tx)
         claims.claim(tx, "jobs", job_id, DEAD, LIMITS)
     with database.transaction() as tx:
-        assert [row.id for row in claims.ring_due(tx, "jobs", LIMITS)] == [job_id]
+        assert [row.id for row in claims.free_orphans(tx, "jobs")] == [job_id]
+        assert claims.free_orphans(tx, "jobs") == []
+        assert {row.id for row in claims.ring_due(tx, "jobs", LIMITS, 500)} == {job_id, *waiting}
+
+
+def test_a_ring_during_a_pause_is_ignored(database: Database, presence: Presence) -> None:
+    with database.transaction() as tx:
+        job_id = new_job(tx)
+        jobs.change(tx, job_id, {"not_before": func.now() + text("interval '1 hour'")})
+        assert claims.claim(tx, "jobs", job_id, presence.key, LIMITS) is None
+        jobs.change(tx, job_id, {"not_before": func.now()})
+        row = claims.claim(tx, "jobs", job_id, presence.key, LIMITS)
+        assert row is not None
+        assert row.not_before is None
+
+
+def test_a_claim_that_waited_for_a_lock_has_its_whole_lease(database: Database, presence: Presence) -> None:
+    with database.transaction() as tx:
+        job_id = new_job(tx)
+    with database.transaction() as tx:
+        tx.connection.execute(text("SELECT pg_sleep(0.3)"))  # the transaction is older than the claim
+        row = claims.claim(tx, "jobs", job_id, presence.key, PlatformLimits(lease_s=0.2))
+        assert row is not None
+        left = tx.connection.execute(text("SELECT lease_until > clock_timestamp() FROM jobs")).scalar_one()
+    assert left
 
 
 def test_an_outcome_is_written_once(database: Database, presence: Presence) -> None:

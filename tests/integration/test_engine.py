@@ -17,13 +17,15 @@ from dualtrack.db import migrate, steps
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import calls as calls_table
 from dualtrack.db.tables import jobs as jobs_table
-from dualtrack.domain.errors import Conflict, IdempotencyMismatch, SandboxFailed
+from dualtrack.domain.errors import BrokerUnavailable, Conflict, IdempotencyMismatch, SandboxFailed, UnknownModel
 from dualtrack.domain.events import END_EVENTS, EventType
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.tool import ProposedCall
+from dualtrack.domain.usage import Usage
 from dualtrack.engine import ending, intake, observations
-from dualtrack.models.port import ModelGateway
+from dualtrack.models.port import Decision, DecisionRequest, ModelGateway
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.sandbox.factory import open_sandbox
 from dualtrack.sandbox.port import Command, Outcome, Sandbox
@@ -224,7 +226,8 @@ def test_a_broken_broker_stops_nothing_for_good(make: Make) -> None:
     job = stepper.submit()
     assert not stepper.doorbell.rings
     stepper.time_passes()
-    stepper.scheduler.tick()
+    with pytest.raises(BrokerUnavailable):
+        stepper.scheduler.tick()
     stepper.doorbell.broken = False
     assert stepper.run(job).status is JobStatus.SUCCEEDED
 
@@ -440,16 +443,149 @@ def test_cancel_ends_a_running_command_and_the_calls_behind_it(make: Make, sandb
     assert len(sandbox.ran) == 1
 
 
-def test_cancel_during_a_decision_ends_the_job_with_the_decision_recorded(make: Make) -> None:
+def test_cancel_during_a_decision_ends_the_job_at_once_and_drops_the_decision(make: Make) -> None:
+    seen: list[JobStatus] = []
+
     def stop(_: object) -> None:
         cancel(stepper, job)
+        seen.append(stepper.job(job).status)
 
     stepper = make(ScriptedModel([shell("touch never")], on_decide=stop))
     job = stepper.submit()
     stepper.ring()
-    found = stepper.job(job)
-    assert (found.status, found.step) == (JobStatus.CANCELLED, 1)
-    assert found.usage.total_tokens > 0
+    assert seen == [JobStatus.CANCELLED]
+    assert stepper.job(job).step == 0
+    assert not stepper.doorbell.rings
+    assert types(stepper, job)[-1] == "job.cancelled"
+
+
+def test_rings_during_a_pause_do_not_use_up_the_attempts(make: Make, store: MemoryStore) -> None:
+    stepper = make([{"error": "rate_limited", "times": 2, **shell("touch a")}, finish()])
+    job = stepper.submit()
+    for _ in range(6):
+        stepper.doorbell.rings.append(("plan", job.id))
+    while stepper.ring():
+        pass
+    assert types(stepper, job).count("step.retrying") == 1
+    stepper.time_passes()
+    stepper.scheduler.tick()
+    stepper.ring()
+    stepper.time_passes()
+    stepper.scheduler.tick()
+    store.unavailable = True
+    stepper.ring()
+    assert len(stepper.doorbell.rings) == 1
+    stepper.doorbell.rings.extend([stepper.doorbell.rings[0]] * 6)
+    while stepper.ring():
+        pass
+    assert types(stepper, job).count("call.retrying") == 1
+    store.unavailable = False
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+
+
+def test_a_job_that_a_newer_release_wrote_more_into_is_still_done(make: Make, database: Database) -> None:
+    stepper = make([finish()])
+    job = stepper.submit()
+    with database.transaction() as tx:
+        more = text("""spec || '{"new_field": 1}' || jsonb_build_object('limits', spec->'limits' || '{"newer": 2}')""")
+        tx.connection.execute(update(jobs_table).values(spec=more))
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+
+
+def test_one_bad_job_keeps_no_other_waiting_and_ends(make: Make, database: Database) -> None:
+    stepper = make([finish()])
+    bad, late, good = stepper.submit("bad"), stepper.submit("late"), stepper.submit("good")
+    stepper.doorbell.rings.clear()
+    with database.transaction() as tx:
+        for job, more in ((bad, {}), (late, {"deadline_at": func.now()})):
+            tx.connection.execute(update(jobs_table).where(jobs_table.c.id == job.id).values(spec={}, **more))
+    stepper.time_passes()
+    stepper.scheduler.tick()
+    while stepper.ring():
+        pass
+    assert stepper.job(good).status is JobStatus.SUCCEEDED
+    with database.transaction() as tx:
+        found = tx.connection.execute(select(jobs_table.c.status, jobs_table.c.reason).where(jobs_table.c.id.in_([bad.id, late.id]))).all()
+    assert set(found) == {("failed", "record_unreadable")}
+    assert len(found) == 2
+    assert types(stepper, bad)[-1] == "job.failed"
+
+
+def test_a_locked_row_keeps_no_other_waiting(make: Make, database: Database) -> None:
+    stepper = make([finish()])
+    locked, good = stepper.submit("locked"), stepper.submit("good")
+    stepper.doorbell.rings.clear()
+    with database.transaction() as tx:
+        tx.connection.execute(update(jobs_table).where(jobs_table.c.id == locked.id).values(deadline_at=func.now()))
+    stepper.time_passes()
+    with database.transaction() as holder:
+        from dualtrack.db import jobs
+
+        jobs.get(holder, locked.id, lock=True)
+        stepper.scheduler.tick()
+        assert ("plan", good.id) in stepper.doorbell.rings
+    stepper.scheduler.tick()
+    assert stepper.job(locked).status is JobStatus.EXPIRED
+
+
+def test_waiting_jobs_are_not_rung_into_a_queue_that_is_long_already(make: Make) -> None:
+    stepper = make([finish()])
+    for n in range(30):
+        stepper.submit(str(n))
+    for _ in range(40):
+        stepper.time_passes()
+        stepper.scheduler.tick()
+    assert len(stepper.doorbell.rings) < 2 * 500
+
+
+class OneAnswer(ScriptedModel):
+    """Always decides the same calls, or raises."""
+
+    def __init__(self, answer: Exception | tuple[ProposedCall, ...]) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        self.requests.append(request)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return Decision("", "", self.answer, "raw", Usage(100, 10), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "asked"),
+    [
+        (UnknownModel("gone from the configuration"), "model_not_found", 1),
+        (ValueError("a bug"), "internal_fault", 5),
+        (RecursionError("deep"), "internal_fault", 5),
+    ],
+)
+def test_a_failure_that_nobody_expected_is_written_down_and_ends_the_job(make: Make, answer: Exception, reason: str, asked: int) -> None:
+    model = OneAnswer(answer)
+    stepper = make(model)
+    job = stepper.run(stepper.submit())
+    assert (job.status, job.reason, len(model.requests)) == (JobStatus.FAILED, reason, asked)
+    assert types(stepper, job).count("step.retrying") == asked - 1
+
+
+def test_a_decision_that_can_not_be_written_is_paid_for_all_the_same(make: Make) -> None:
+    stepper = make(OneAnswer((ProposedCall("shell", {"command": "true", "timeout_s": float("nan")}),)))
+    job = stepper.run(stepper.submit(limits={"tokens": 150}))
+    assert job.status is JobStatus.FAILED
+    assert job.usage.total_tokens >= 110
+
+
+def test_checks_are_judged_once_although_the_context_was_compacted_in_between(make: Make) -> None:
+    script = [shell(f"echo {n}") for n in range(4)] + [
+        finish("early"),
+        {"error": "context_too_long", "times": 1, **shell("touch r")},
+        finish("now"),
+    ]
+    stepper = make(script)
+    job = stepper.run(stepper.submit(checks=["test -f r"]))
+    assert job.status is JobStatus.SUCCEEDED
+    found = types(stepper, job)
+    assert (found.count("checks.started"), found.count("checks.finished"), found.count("context.compacted")) == (2, 2, 1)
 
 
 def test_an_ended_job_can_not_be_cancelled(make: Make) -> None:

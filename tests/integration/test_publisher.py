@@ -10,8 +10,9 @@ from kombu import Connection
 from pydantic import SecretStr
 
 from dualtrack.domain.errors import BrokerUnavailable
+from dualtrack.queues.port import Task
 from dualtrack.queues.publisher import Publisher
-from dualtrack.queues.topology import Task, Topology
+from dualtrack.queues.topology import Topology
 from dualtrack.settings import BrokerSettings
 from dualtrack.testing.servers import open_rabbitmq
 

@@ -22,7 +22,8 @@ def outline(*proposals: ProposedCall, limits: PlatformLimits = LIMITS, **spec: A
     job = Job(
         id="job_1", tenant_id="ten_1", spec=JobSpec.model_validate({"instructions": "do it", **spec}), status=JobStatus.RUNNING,
         phase=Phase.PLAN, reason=None, message=None, answer=None, plan=(), step=0, workspace=None, last_seq=1, attempt=1, tries=1,
-        malformed=0, compacted_through=0, stopping=None, usage=Usage(), traceparent="", request_traceparent="", created_at=NOW,
+        malformed=0, compacted_through=0, verified_step=0,
+        stopping=None, usage=Usage(), traceparent="", request_traceparent="", created_at=NOW,
         started_at=NOW, finished_at=None, deadline_at=NOW + timedelta(hours=1),
     )  # fmt: skip
     return DecisionReader(Registry(), limits).outline(job, 1, proposals, "00-aa-bb-01")
@@ -78,9 +79,10 @@ def test_oversized_arguments_are_refused_and_not_kept() -> None:
     assert row["arguments"] == {}
 
 
-def test_calls_beyond_the_limit_are_refused_one_by_one() -> None:
-    found = outline(*[read(str(n)) for n in range(5)], limits=PlatformLimits(calls_per_step=3))
-    assert [row.get("ok") for row in found.rows] == [None, None, None, False, False]
+def test_the_first_call_beyond_the_limit_is_refused_on_behalf_of_all() -> None:
+    found = outline(*[read(str(n)) for n in range(50_000)], limits=PlatformLimits(calls_per_step=3))
+    assert [row.get("ok") for row in found.rows] == [None, None, None, False]
+    assert "nor the 49996 calls after it" in found.rows[3]["preview"]
 
 
 def test_a_plan_changes_the_job_and_needs_no_executor() -> None:

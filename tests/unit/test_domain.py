@@ -30,7 +30,8 @@ def job(*, step: int = 0, usage: Usage | None = None, **limits: object) -> Job:
     spec = JobSpec.model_validate({"instructions": "do it", "limits": limits})
     return Job(
         id="job_1", tenant_id="ten_1", spec=spec, status=JobStatus.RUNNING, phase=Phase.PLAN, reason=None, message=None, answer=None,
-        plan=(), step=step, workspace=None, last_seq=1, attempt=1, tries=1, malformed=0, compacted_through=0, stopping=None,
+        plan=(), step=step, workspace=None, last_seq=1, attempt=1, tries=1, malformed=0, compacted_through=0, verified_step=0,
+        stopping=None,
         usage=usage or Usage(), traceparent="", request_traceparent="", created_at=NOW, started_at=NOW, finished_at=None,
         deadline_at=NOW + timedelta(hours=1),
     )  # fmt: skip

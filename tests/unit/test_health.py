@@ -15,7 +15,7 @@ from celery import Celery
 from dualtrack import health
 from dualtrack.domain.errors import BrokerUnavailable
 from dualtrack.health import HealthFile
-from dualtrack.queues.topology import Task
+from dualtrack.queues.port import Task
 from dualtrack.settings import BrokerSettings
 
 

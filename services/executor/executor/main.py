@@ -7,7 +7,7 @@ from dualtrack.engine.executor import Executor
 from dualtrack.health import HealthFile, consumer_probe
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.queues.celery_app import create_app, run_worker
-from dualtrack.queues.topology import Task
+from dualtrack.queues.port import Task
 from dualtrack.sandbox.factory import open_sandbox
 
 
@@ -19,6 +19,7 @@ def main() -> None:
         with bootstrap.worker(runtime) as worker, Workdirs(settings.sandbox) as workdirs:
             app = create_app(settings.broker, Task.EXECUTE, Executor(worker, sandbox, workdirs).run)
             probes = {"database": runtime.database.check, "broker": consumer_probe(app, settings.broker, Task.EXECUTE)}
+            probes["heartbeat"] = worker.leases.check
             with HealthFile(settings.workers.health_file, probes):
                 run_worker(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads)
 

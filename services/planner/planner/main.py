@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from dualtrack import bootstrap
 from dualtrack.engine.planner import Planner
 from dualtrack.health import HealthFile, consumer_probe
 from dualtrack.models.factory import open_models
 from dualtrack.queues.celery_app import create_app, run_worker
-from dualtrack.queues.topology import Task
+from dualtrack.queues.port import Task
 
 
 def main() -> None:
     """Run until SIGTERM; decisions under way are finished first."""
     with bootstrap.service("planner") as (settings, runtime):
-        models = open_models(settings.models)
-        models.warm_up()
-        with bootstrap.worker(runtime) as worker:
+        with contextlib.closing(open_models(settings.models)) as models, bootstrap.worker(runtime) as worker:
+            models.warm_up()
             app = create_app(settings.broker, Task.PLAN, Planner(worker, models.gateway).advance)
             probes = {"database": runtime.database.check, "broker": consumer_probe(app, settings.broker, Task.PLAN)}
+            probes["heartbeat"] = worker.leases.check
             with HealthFile(settings.workers.health_file, probes):
                 run_worker(app, settings.broker, Task.PLAN, settings.workers.planner_threads)
-        models.close()
 
 
 if __name__ == "__main__":

@@ -66,6 +66,8 @@ STATUS: Final[Mapping[str, int]] = {
     "model_unavailable": 503,
     "model_timeout": 504,
     INTERNAL: 500,
+    "internal_fault": 500,
+    "record_unreadable": 500,
     "infrastructure_error": 503,
     "database_unavailable": 503,
     "broker_unavailable": 503,

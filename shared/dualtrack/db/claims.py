@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Row, Table, and_, func, or_, select, text, tuple_, update
+from sqlalchemy import ColumnElement, Row, Select, Table, and_, func, or_, select, text, tuple_, update
 
 from dualtrack.db.engine import Transaction
 from dualtrack.db.presence import DEAD_OWNER_SQL
@@ -17,11 +18,18 @@ Kind = Literal["jobs", "calls"]
 _TABLES: Final = {"jobs": jobs, "calls": calls}
 BATCH: Final = 500
 """Rows that one look of the scheduler takes up."""
+_NOW: Final = func.clock_timestamp()  # now() is when the transaction began, and it may have waited for a lock since
 
 
 def unclaimed(table: Table) -> ColumnElement[bool]:
     """Nobody owns the row, or its lease ran out, or its owner is dead."""
-    return or_(table.c.owner.is_(None), table.c.lease_until < func.now(), text(DEAD_OWNER_SQL.format(owner=f"{table.name}.owner")))
+    return or_(table.c.owner.is_(None), orphaned(table))
+
+
+def orphaned(table: Table) -> ColumnElement[bool]:
+    """Somebody owns the row whose lease ran out, or who is dead."""
+    dead = text(DEAD_OWNER_SQL.format(owner=f"{table.name}.owner"))
+    return and_(table.c.owner.is_not(None), or_(table.c.lease_until < _NOW, dead))
 
 
 def _workable(kind: Kind) -> ColumnElement[bool]:
@@ -31,20 +39,23 @@ def _workable(kind: Kind) -> ColumnElement[bool]:
 
 
 def claim(tx: Transaction, kind: Kind, row_id: str, owner: int, limits: PlatformLimits) -> Row[Any] | None:
-    """Take the row over with the next fencing token; None when it is done, not due to us, or somebody living works on it."""
+    """Take the row over with the next fencing token; None when it is done, pausing after a failure, or somebody living works on it."""
     table = _TABLES[kind]
+    until = _NOW + timedelta(seconds=limits.lease_s)
     values: dict[str, Any] = {
         "attempt": table.c.attempt + 1,
         "tries": table.c.tries + 1,
         "owner": owner,
-        "lease_until": func.now() + timedelta(seconds=limits.lease_s),
-        "due_at": func.now() + timedelta(seconds=limits.lease_s),
+        "lease_until": until,
+        "due_at": until,
+        "not_before": None,
         "rings": 0,
         "started_at": func.coalesce(table.c.started_at, func.now()),
     }
     if kind == "calls":
         values["status"] = CallStatus.RUNNING.value
-    statement = update(table).where(table.c.id == row_id, _workable(kind), unclaimed(table)).values(values).returning(*table.c)
+    ready = or_(table.c.not_before.is_(None), table.c.not_before <= _NOW)
+    statement = update(table).where(table.c.id == row_id, _workable(kind), ready, unclaimed(table)).values(values).returning(*table.c)
     return tx.connection.execute(statement).one_or_none()
 
 
@@ -56,7 +67,7 @@ def renew(tx: Transaction, kind: Kind, held: list[tuple[str, int]], limits: Plat
     table = _TABLES[kind]
     ours = and_(tuple_(table.c.id, table.c.attempt).in_(held), table.c.owner.is_not(None))
     free = select(table.c.id).where(ours).with_for_update(skip_locked=True)
-    until = func.now() + timedelta(seconds=limits.lease_s)
+    until = _NOW + timedelta(seconds=limits.lease_s)
     tx.connection.execute(update(table).where(table.c.id.in_(free)).values(lease_until=until, due_at=until))
     statement = select(table.c.id, jobs.c.stopping).where(ours)
     if kind == "calls":
@@ -64,27 +75,32 @@ def renew(tx: Transaction, kind: Kind, held: list[tuple[str, int]], limits: Plat
     return {row.id: row.stopping is not None for row in tx.connection.execute(statement)}
 
 
-def ring_due(tx: Transaction, kind: Kind, limits: PlatformLimits) -> list[Row[Any]]:
-    """Rows that are due and unclaimed, at most `BATCH`: (id, priority, traceparent).
+def free_orphans(tx: Transaction, kind: Kind) -> list[Row[Any]]:
+    """Give up the claims of dead owners and lapsed leases, at most `BATCH`, and make their rows due: (id, priority, traceparent).
+
+    The attempt number stays, but without an owner a late writer finds itself refused. Two schedulers at once take different rows.
+    """
+    table = _TABLES[kind]
+    values: dict[str, Any] = {"due_at": _NOW, "owner": None, "lease_until": None}
+    if kind == "calls":
+        values["status"] = CallStatus.PENDING.value
+    return _taken(tx, kind, select(table.c.id).where(_workable(kind), orphaned(table)), values, BATCH)
+
+
+def ring_due(tx: Transaction, kind: Kind, limits: PlatformLimits, most: int) -> list[Row[Any]]:
+    """Rows that are due and that nobody claimed, at most `most`: (id, priority, traceparent).
 
     Their next ring is pushed back, doubling up to ten times. Two schedulers at once take different rows.
     """
     table = _TABLES[kind]
-    owner_gone = and_(table.c.owner.is_not(None), unclaimed(table))
-    due = (
-        select(table.c.id)
-        .where(_workable(kind), or_(and_(table.c.due_at <= func.now(), unclaimed(table)), owner_gone))
-        .order_by(table.c.due_at)
-        .limit(BATCH)
-        .with_for_update(skip_locked=True)
-    )
     pause = func.make_interval(0, 0, 0, 0, 0, 0, limits.ring_s * func.least(10.0, func.power(2.0, table.c.rings)))
+    due = select(table.c.id).where(_workable(kind), table.c.due_at <= _NOW, table.c.owner.is_(None)).order_by(table.c.due_at)
+    return _taken(tx, kind, due, {"due_at": _NOW + pause, "rings": func.least(table.c.rings + 1, 10)}, most)
+
+
+def _taken(tx: Transaction, kind: Kind, rows: Select[tuple[str]], values: Mapping[str, Any], most: int) -> list[Row[Any]]:
+    table = _TABLES[kind]
+    chosen = rows.limit(most).with_for_update(skip_locked=True).cte("chosen")  # as a CTE it runs once, so the limit holds
     priority = jobs.c.priority if kind == "jobs" else select(jobs.c.priority).where(jobs.c.id == calls.c.job_id).scalar_subquery()
-    # A dead owner's claim is given up here, so that the next ring waits its turn and a late writer finds itself fenced.
-    values: dict[str, Any] = {"due_at": func.now() + pause, "rings": func.least(table.c.rings + 1, 10), "owner": None, "lease_until": None}
-    if kind == "calls":
-        values["status"] = CallStatus.PENDING.value
-    statement = (
-        update(table).where(table.c.id.in_(due)).values(values).returning(table.c.id, priority.label("priority"), table.c.traceparent)
-    )
-    return list(tx.connection.execute(statement).all())
+    statement = update(table).where(table.c.id.in_(select(chosen.c.id))).values(values)
+    return list(tx.connection.execute(statement.returning(table.c.id, priority.label("priority"), table.c.traceparent)).all())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from dualtrack.domain.errors import DatabaseUnavailable
 from dualtrack.settings import DatabaseSettings
 
+_LOG: Final = logging.getLogger(__name__)
+_IDLE_MS: Final = 30_000
+_LOCK_MS: Final = 10_000
 _open: Final = threading.local()
 
 
@@ -29,39 +33,34 @@ class Transaction:
         self._after.append(action)
 
     def committed(self) -> None:
-        """Run what was registered; for `Database` only."""
+        """Run what was registered, for `Database` only; the commit stands whatever comes of it, so a failure is logged."""
         for action in self._after:
-            action()
+            try:
+                action()
+            except Exception:  # noqa: BLE001 - whatever it is, the others have their turn
+                _LOG.exception("an action after a commit failed")
 
 
 class Database:
-    """A pool of PostgreSQL connections. Thread-safe."""
+    """Pools of PostgreSQL connections. Thread-safe."""
 
     def __init__(self, settings: DatabaseSettings, *, application: str = "dualtrack") -> None:
-        self.engine: Final[Engine] = create_engine(
-            settings.url.get_secret_value(),
-            pool_size=settings.pool_size,
-            max_overflow=settings.pool_overflow,
-            pool_pre_ping=True,
-            pool_timeout=10,
-            hide_parameters=True,  # statements in error messages must not carry users' data
-            connect_args={
-                "application_name": application,
-                "connect_timeout": 5,
-                "options": f"-c statement_timeout={int(settings.statement_timeout_s * 1000)} -c timezone=UTC",
-            },
-        )
+        self.engine: Final = _engine(settings, application, pool_size=settings.pool_size, max_overflow=settings.pool_overflow)
+        # Presence and heartbeats must not wait behind work for a connection.
+        self.vital: Final = _engine(settings, f"{application}-vital", pool_size=2, max_overflow=2)
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, *, vital: bool = False) -> Iterator[Transaction]:
         """A transaction: committed at the end of the block, rolled back when it raises, then the after-commit actions.
+
+        `vital` takes one of the connections kept for heartbeats.
 
         Raises:
             DatabaseUnavailable: the server can't be reached or broke the connection; nothing was committed, except that
                 a connection cut during the commit itself leaves it unknown (every caller writes under a fencing token or a natural key).
         """
         try:
-            with self.engine.begin() as connection:
+            with (self.vital if vital else self.engine).begin() as connection:
                 transaction = Transaction(connection)
                 _open.depth = getattr(_open, "depth", 0) + 1
                 try:
@@ -90,6 +89,35 @@ class Database:
     def close(self) -> None:
         """Give all pooled connections back."""
         self.engine.dispose()
+        self.vital.dispose()
+
+
+def _engine(settings: DatabaseSettings, application: str, *, pool_size: int, max_overflow: int) -> Engine:
+    options = {
+        "statement_timeout": int(settings.statement_timeout_s * 1000),
+        # A process frozen inside a transaction must not hold a row, nor anybody wait for one, for long.
+        "idle_in_transaction_session_timeout": _IDLE_MS,
+        "lock_timeout": _LOCK_MS,
+        "timezone": "UTC",
+    }
+    return create_engine(
+        settings.url.get_secret_value(),
+        pool_size=pool_size,
+        max_overflow=max_overflow,
+        pool_pre_ping=True,
+        pool_timeout=10,
+        hide_parameters=True,  # statements in error messages must not carry users' data
+        connect_args={
+            "application_name": application,
+            "connect_timeout": 5,
+            # A peer that vanished without a word is noticed within seconds (ignored on unix sockets).
+            "keepalives_idle": 5,
+            "keepalives_interval": 2,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 10_000,
+            "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
+        },
+    )
 
 
 def assert_no_transaction() -> None:

@@ -11,10 +11,10 @@ from sqlalchemy import ColumnElement, func, insert, select, update
 from dualtrack.db.claims import unclaimed
 from dualtrack.db.engine import Transaction
 from dualtrack.db.rows import job_of
-from dualtrack.db.tables import jobs
+from dualtrack.db.tables import calls, jobs
 from dualtrack.domain.errors import NotFound, StaleAttempt
 from dualtrack.domain.job import Job, JobSpec
-from dualtrack.domain.lifecycle import TERMINAL, JobStatus, Phase
+from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus, Phase
 from dualtrack.domain.usage import Usage
 
 
@@ -146,24 +146,23 @@ def end(tx: Transaction, job_id: str, status: JobStatus, *, reason: str | None, 
     )
 
 
-def is_claimed(tx: Transaction, job_id: str) -> bool:
-    """Whether a living planner holds a lease on it."""
-    return tx.connection.execute(select(jobs.c.id).where(jobs.c.id == job_id, ~unclaimed(jobs))).first() is not None
-
-
 def past_deadline(tx: Transaction, limit: int) -> list[str]:
-    """Ids of live jobs whose wall time is over and that were not told to stop yet."""
-    statement = (
-        select(jobs.c.id).where(jobs.c.deadline_at <= func.now(), jobs.c.finished_at.is_(None), jobs.c.stopping.is_(None)).limit(limit)
-    )
-    return list(tx.connection.execute(statement).scalars())
+    """Ids of live jobs whose wall time is over and that were not told to stop yet, the longest overdue first."""
+    statement = select(jobs.c.id).where(jobs.c.deadline_at <= func.now(), jobs.c.finished_at.is_(None), jobs.c.stopping.is_(None))
+    return list(tx.connection.execute(statement.order_by(jobs.c.deadline_at).limit(limit)).scalars())
 
 
-def stopping(tx: Transaction, limit: int) -> list[str]:
-    """Ids of jobs that were told to stop and have not ended."""
-    return list(
-        tx.connection.execute(select(jobs.c.id).where(jobs.c.stopping.is_not(None), jobs.c.finished_at.is_(None)).limit(limit)).scalars()
-    )
+def stopped(tx: Transaction, limit: int) -> list[str]:
+    """Ids of jobs that were told to stop, have not ended, and that no living executor works on: whoever should have ended them is dead."""
+    working = select(calls.c.id).where(calls.c.job_id == jobs.c.id, calls.c.status == CallStatus.RUNNING, ~unclaimed(calls)).exists()
+    statement = select(jobs.c.id).where(jobs.c.stopping.is_not(None), jobs.c.finished_at.is_(None), ~working)
+    return list(tx.connection.execute(statement.limit(limit)).scalars())
+
+
+def lock(tx: Transaction, job_id: str) -> Job | None:
+    """The job with its row locked, without waiting: None where somebody else holds it just now. Raises `RecordUnreadable`."""
+    row = tx.connection.execute(select(jobs).where(jobs.c.id == job_id).with_for_update(skip_locked=True)).one_or_none()
+    return None if row is None else job_of(row)
 
 
 def counts(tx: Transaction) -> dict[str, int]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import secrets
+import select
 import threading
 from typing import Final
 
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import SQLAlchemyError
 
 from dualtrack.db.engine import Database
 
@@ -20,46 +20,80 @@ _LOG: Final = logging.getLogger(__name__)
 
 # pg_locks shows a bigint advisory key as classid (high half) and objid (low half), objsubid 1
 # (PostgreSQL manual, "pg_locks").
-DEAD_OWNER_SQL: Final = """NOT EXISTS (
-    SELECT 1 FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
+_HOLDER_SQL: Final = """SELECT {columns} FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND l.classid::bigint = ({owner} >> 32) AND l.objid::bigint = ({owner} & 4294967295)
-)"""
+    AND l.classid::bigint = ({owner} >> 32) AND l.objid::bigint = ({owner} & 4294967295)"""
+DEAD_OWNER_SQL: Final = "NOT EXISTS (" + _HOLDER_SQL.replace("{columns}", "1") + ")"
+_RETRY_S: Final = 0.1
+_TAKE_SQL: Final = text("SELECT pg_try_advisory_lock(:key)")
+# The server may still hold the lock for a session whose network is gone; that session is ours, and of no use any more.
+_EVICT_SQL: Final = text(
+    _HOLDER_SQL.format(columns="pg_terminate_backend(l.pid)", owner="CAST(:key AS bigint)") + " AND l.pid <> pg_backend_pid()"
+)
 
 
 class Presence:
     """This process's mark in the database; `key` is written as `owner` into what it claims.
 
-    `renew` takes the lock again after the connection was lost; until then others may take its claims over, which fencing makes harmless.
+    Once started, a thread holds the lock, and takes it again within a moment when its connection is lost; until then others may take its
+    claims over, which fencing makes harmless.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, check_s: float) -> None:
+        """`check_s`: seconds between two looks at a quiet connection."""
         self._database = database
+        self._check_s = check_s
         self._connection: Connection | None = None
-        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
         self.key: Final = secrets.randbits(62) | 1 << 61  # never 0, positive in a bigint
 
-    def renew(self) -> None:
-        """Hold the lock, reconnecting if need be. Raises nothing: the next heartbeat tries again."""
-        with self._lock:
-            try:
-                if self._connection is not None:
-                    self._connection.execute(text("SELECT 1"))
-                    return
-                connection = self._database.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-                connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": self.key})
-                self._connection = connection
-            except SQLAlchemyError as error:
-                _LOG.warning("presence lost, trying again: %s", type(error).__name__)
-                self._drop()
-
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.invalidate()
-            self._connection.close()
-            self._connection = None
+    def start(self) -> None:
+        """Hold the lock and keep it. Raises SQLAlchemy's errors when the database can't be reached now."""
+        self._take()
+        self._thread.start()
 
     def close(self) -> None:
         """Give the lock back: claims of this process are free at once."""
-        with self._lock:
-            self._drop()
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2 * self._check_s + 10)
+        self._drop()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                if self._connection is None:
+                    self._take()
+                self._wait()
+                if self._connection is not None and not self._stop.is_set():
+                    self._connection.execute(text("SELECT 1"))
+            except Exception as error:  # noqa: BLE001 - whatever happened, the presence has to come back
+                _LOG.warning("presence lost, taking it again: %s", type(error).__name__)
+                self._drop()
+                self._stop.wait(_RETRY_S)
+
+    def _wait(self) -> None:
+        """Until the server says something unasked, which is that it hangs up, or `check_s` have passed."""
+        if self._connection is not None:
+            raw = self._connection.connection.dbapi_connection
+            select.select([raw.fileno()], [], [], self._check_s)  # type: ignore[union-attr] # psycopg's connection
+
+    def _take(self) -> None:
+        connection = self._database.vital.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            while not connection.execute(_TAKE_SQL, {"key": self.key}).scalar_one():
+                connection.execute(_EVICT_SQL, {"key": self.key})
+                if self._stop.wait(_RETRY_S):
+                    break
+        except BaseException:
+            connection.invalidate()
+            connection.close()
+            raise
+        self._connection = connection
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.invalidate()
+            connection.close()

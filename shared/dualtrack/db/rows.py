@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import Row
 
+from dualtrack.domain.errors import RecordUnreadable
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
 from dualtrack.domain.step import Artifact, Call, Step, StoredFile
@@ -21,11 +23,15 @@ def usage_of(row: AnyRow) -> Usage:
 
 
 def job_of(row: AnyRow) -> Job:
-    """A row of `jobs`."""
+    """A row of `jobs`. Raises `RecordUnreadable`."""
+    try:
+        spec = JobSpec.model_validate(row.spec, extra="ignore")  # a newer release may have written more fields
+    except ValidationError as error:
+        raise RecordUnreadable(f"Job {row.id} can't be read by this release: {error.errors()[0]['msg']}.") from error
     return Job(
         id=row.id,
         tenant_id=row.tenant_id,
-        spec=JobSpec.model_validate(row.spec),
+        spec=spec,
         status=JobStatus(row.status),
         phase=Phase(row.phase),
         reason=row.reason,
@@ -39,6 +45,7 @@ def job_of(row: AnyRow) -> Job:
         tries=row.tries,
         malformed=row.malformed,
         compacted_through=row.compacted_through,
+        verified_step=row.verified_step,
         stopping=JobStatus(row.stopping) if row.stopping else None,
         usage=usage_of(row),
         traceparent=row.traceparent,

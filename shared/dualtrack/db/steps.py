@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import func, insert, select, update
 
@@ -16,6 +16,10 @@ from dualtrack.domain.errors import NotFound, StaleAttempt
 from dualtrack.domain.lifecycle import CALL_TERMINAL, CallStatus
 from dualtrack.domain.step import Artifact, Call, Step
 from dualtrack.domain.usage import Usage
+
+_CALL_DEFAULTS: Final[dict[str, Any]] = {
+    "wave": 0, "ok": None, "preview": "", "traceparent": "", "due_at": None, "started_at": None, "finished_at": None,
+}  # fmt: skip
 
 
 def add(
@@ -44,10 +48,10 @@ def set_note(tx: Transaction, job_id: str, number: int, note: str) -> None:
     tx.connection.execute(update(steps).where(steps.c.job_id == job_id, steps.c.number == number).values(note=note))
 
 
-def add_calls(tx: Transaction, rows: list[Mapping[str, Any]]) -> None:
-    """Insert calls; each row has all columns that differ from the defaults."""
-    for row in rows:
-        tx.connection.execute(insert(calls).values(dict(row)))
+def add_calls(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert calls in one statement; what a row leaves out gets its default."""
+    if rows:
+        tx.connection.execute(insert(calls).values([_CALL_DEFAULTS | dict(row) for row in rows]))
 
 
 def page(tx: Transaction, job_id: str, *, after: int = 0, limit: int | None = None) -> list[Step]:

@@ -64,6 +64,7 @@ def _claim_columns() -> list[Column[object]]:
         Column("owner", BigInteger),  # key of the owner's session lock, see db.presence
         Column("lease_until", _TIME),
         Column("due_at", _TIME),
+        Column("not_before", _TIME),  # the end of a pause after a failure: a ring that comes earlier is ignored
         Column("rings", Integer, nullable=False, server_default="0"),
     ]
 
@@ -122,6 +123,7 @@ jobs: Final = Table(
     Column("last_seq", BigInteger, nullable=False, server_default="0"),
     Column("malformed", Integer, nullable=False, server_default="0"),
     Column("compacted_through", Integer, nullable=False, server_default="0"),
+    Column("verified_step", Integer, nullable=False, server_default="0"),
     Column("stopping", Text),
     Column("input_tokens", BigInteger, nullable=False, server_default="0"),
     Column("output_tokens", BigInteger, nullable=False, server_default="0"),

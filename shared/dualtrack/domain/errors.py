@@ -165,6 +165,12 @@ class InfrastructureError(DualtrackError):
     retryable = True
 
 
+class InternalFault(InfrastructureError):
+    """A fault of ours that has no name yet; the log has all of it. Retried like any failure of our machinery."""
+
+    code = "internal_fault"
+
+
 class DatabaseUnavailable(InfrastructureError):
     code = "database_unavailable"
 
@@ -187,6 +193,12 @@ class SandboxUnavailable(DualtrackError):
     """No sandbox of the configured kind can work on this machine; the message says why and what to do."""
 
     code = "sandbox_unavailable"
+
+
+class RecordUnreadable(DualtrackError):
+    """A row that this release can't read: written by a newer one, or damaged. Retrying does not help."""
+
+    code = "record_unreadable"
 
 
 class StaleAttempt(DualtrackError):

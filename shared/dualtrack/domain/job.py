@@ -133,6 +133,8 @@ class Job:
     """Malformed actions in a row."""
     compacted_through: int
     """Steps up to this one are shown shortened in context."""
+    verified_step: int
+    """The last step whose verifications (checks, outputs) were judged."""
     stopping: JobStatus | None
     """The end that was asked for (`cancelled`, `expired`) while work was still going on."""
     usage: Usage

@@ -54,11 +54,13 @@ class DecisionReader:
         self._limits = limits
 
     def outline(self, job: Job, step: int, proposals: tuple[ProposedCall, ...], traceparent: str) -> Outline:
-        """Take a decision of `job` apart. Beyond the limit on calls a step, proposals are refused one by one, none is dropped silently."""
+        """Take a decision of `job` apart. Of the proposals beyond the limit on calls a step, the first is refused on behalf of all."""
         found = Outline()
+        beyond = len(proposals) - self._limits.calls_per_step
+        proposals = proposals[: self._limits.calls_per_step + 1]
         accepted: list[tuple[int, ProposedCall, ToolSpec]] = []
         for position, proposal in enumerate(proposals):
-            refused, spec = self._refusal(job, position, proposal)
+            refused, spec = self._refusal(job, position, proposal, beyond)
             if spec is None:
                 found.rows.append(self._settled(job, step, position, proposal, ok=False, text=refused))
             else:
@@ -88,9 +90,10 @@ class DecisionReader:
             data = {"step": step, "checks": list(job.spec.checks), "outputs": list(job.spec.outputs)}
             found.events.append(NewEvent(EventType.CHECKS_STARTED, data))
 
-    def _refusal(self, job: Job, position: int, proposal: ProposedCall) -> tuple[str, ToolSpec | None]:
+    def _refusal(self, job: Job, position: int, proposal: ProposedCall, beyond: int) -> tuple[str, ToolSpec | None]:
         if position >= self._limits.calls_per_step:
-            return f"Not run: at most {self._limits.calls_per_step} calls a step. Ask again in the next step.", None
+            more = f", nor the {beyond - 1} calls after it" if beyond > 1 else ""
+            return f"Not run{more}: at most {self._limits.calls_per_step} calls a step. Ask again in the next step.", None
         offered = ", ".join(job.spec.agent.tools)
         if proposal.tool not in job.spec.agent.tools:
             return f"There is no tool {proposal.tool!r}. The tools are: {offered}.", None

@@ -35,6 +35,7 @@ def execute_after_commit(tx: Transaction, runtime: Runtime, call_ids: Sequence[s
             try:
                 runtime.doorbell.execute(call_id, priority=job.spec.priority, traceparent=job.traceparent)
             except BrokerUnavailable as error:
-                _LOG.warning("not rung, the scheduler will: %s", error, extra={"call_id": call_id})
+                _LOG.warning("not rung, the scheduler will: %s", error, extra={"job_id": job.id})
+                return  # the broker that did not take this one won't take the next
 
     tx.after_commit(ring)

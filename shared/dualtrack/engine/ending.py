@@ -6,11 +6,12 @@ from typing import Final
 
 from dualtrack.db import events, jobs, steps
 from dualtrack.db.engine import Transaction
-from dualtrack.domain.errors import Conflict
+from dualtrack.domain.errors import Conflict, RecordUnreadable
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus
 from dualtrack.domain.reasons import Reason
+from dualtrack.domain.step import Call
 from dualtrack.domain.usage import Usage
 from dualtrack.telemetry import genai, tracing
 
@@ -54,8 +55,7 @@ def end_job(
     job = jobs.get(tx, job_id)
     data: dict[str, object] = {"steps": job.step, "usage": usage_data(job.usage)}
     data |= {key: value for key, value in (("reason", code), ("message", message), ("answer", answer)) if value is not None}
-    cancelled = [NewEvent(EventType.CALL_CANCELLED, {"call_id": call.id, "step": call.step, "tool": call.tool}) for call in left]
-    events.append(tx, job_id, *cancelled, NewEvent(_END_EVENT[status], data))
+    events.append(tx, job_id, *[_cancelled(call) for call in left], NewEvent(_END_EVENT[status], data))
     tx.after_commit(lambda: _export_span(job))
 
 
@@ -105,18 +105,29 @@ def request_stop(tx: Transaction, job: Job, target: JobStatus, *, by: str) -> bo
 
 
 def finish_stop(tx: Transaction, job_id: str, target: JobStatus) -> bool:
-    """End a job that was told to stop (its row locked), unless a living worker is still on it; that worker will. Whether it ended."""
-    working = steps.running_alive(tx, job_id)
-    if working or jobs.is_claimed(tx, job_id):
+    """End a job that was told to stop (its row locked), unless a living executor is still on it; that one will. Whether it ended.
+
+    A planner waiting for its model is not waited for: its decision will find the job ended and be dropped. What the provider charges
+    for it is then not known here.
+    """
+    if steps.running_alive(tx, job_id):
         idle = [call for call in steps.open_calls(tx, job_id) if call.status is CallStatus.PENDING]
         steps.cancel_calls(tx, [call.id for call in idle])
-        if idle:
-            events.append(
-                tx,
-                job_id,
-                *[NewEvent(EventType.CALL_CANCELLED, {"call_id": call.id, "step": call.step, "tool": call.tool}) for call in idle],
-            )
+        events.append(tx, job_id, *[_cancelled(call) for call in idle])
         return False
     reason, message = _STOPPED[target]
     end_job(tx, job_id, target, reason=reason, message=message)
     return True
+
+
+def end_unreadable(tx: Transaction, job_id: str, error: RecordUnreadable) -> None:
+    """End a job that this release can't read, so that it neither hangs nor is tried for ever."""
+    left = steps.open_calls(tx, job_id)
+    steps.cancel_calls(tx, [call.id for call in left])
+    jobs.end(tx, job_id, JobStatus.FAILED, reason=error.code, message=error.message, answer=None)
+    data = {"reason": error.code, "message": error.message}
+    events.append(tx, job_id, *[_cancelled(call) for call in left], NewEvent(EventType.JOB_FAILED, data))
+
+
+def _cancelled(call: Call) -> NewEvent:
+    return NewEvent(EventType.CALL_CANCELLED, {"call_id": call.id, "step": call.step, "tool": call.tool})

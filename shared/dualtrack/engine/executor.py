@@ -16,7 +16,15 @@ from sqlalchemy import func
 from dualtrack.db import claims, events, jobs, steps
 from dualtrack.db.engine import Transaction, assert_no_transaction
 from dualtrack.db.rows import call_of
-from dualtrack.domain.errors import DatabaseUnavailable, DualtrackError, InvalidPath, ObjectMissing, StaleAttempt
+from dualtrack.domain.errors import (
+    DatabaseUnavailable,
+    DualtrackError,
+    InternalFault,
+    InvalidPath,
+    ObjectMissing,
+    RecordUnreadable,
+    StaleAttempt,
+)
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.ids import new_id
 from dualtrack.domain.job import Job
@@ -61,29 +69,39 @@ class Executor:
 
     def run(self, call_id: str) -> None:
         """Run the call, if it is due and nobody else is at it. Raises only `DatabaseUnavailable`: then nothing was recorded."""
-        with self._runtime.database.transaction() as tx:
-            # Everybody locks the job before its calls, so no two transactions wait for each other.
-            job = jobs.get(tx, steps.call(tx, call_id).job_id, lock=True)
-            row = claims.claim(tx, "calls", call_id, self._worker.presence.key, self._runtime.limits)
-            if row is None:
-                return
-            call = call_of(row)
-            if job.stopping is not None:
-                self._stop(tx, job, call)
-                return
-            if call.tries > self._runtime.limits.attempts:
-                message = (
-                    f"Call {call.id} ({call.tool}) was tried {call.tries - 1} times and never recorded; see call.retrying events and logs."
-                )
-                end_job(tx, job.id, JobStatus.FAILED, reason=Reason.ATTEMPTS_EXHAUSTED, message=message)
-                return
-            data = {"call_id": call.id, "step": call.step, "tool": call.tool, "attempt": call.attempt}
-            events.append(tx, job.id, NewEvent(EventType.CALL_STARTED, data))
+        try:
+            claimed = self._claim(call_id)
+        except RecordUnreadable as error:  # the planner ends such a job, with its calls, as soon as it is due
+            _LOG.error("%s", error, extra={"call_id": call_id})
+            return
+        if claimed is None:
+            return
+        job, call = claimed
         with self._worker.leases.hold("calls", call.id, call.attempt) as lease:
             try:
                 self._act(job, call, lease)
             except StaleAttempt as error:
                 _LOG.info("result dropped: %s", error, extra={"job_id": job.id, "call_id": call.id})
+
+    def _claim(self, call_id: str) -> tuple[Job, Call] | None:
+        """The call and its job, claimed; None when there is nothing to run (any more)."""
+        with self._runtime.database.transaction() as tx:
+            # Everybody locks the job before its calls, so no two transactions wait for each other.
+            job = jobs.get(tx, steps.call(tx, call_id).job_id, lock=True)
+            row = claims.claim(tx, "calls", call_id, self._worker.presence.key, self._runtime.limits)
+            if row is None:
+                return None
+            call = call_of(row)
+            if job.stopping is not None:
+                self._stop(tx, job, call)
+                return None
+            if call.tries > self._runtime.limits.attempts:
+                message = f"{call.tool} ({call.id}) was tried {call.tries - 1} times and never recorded; see call.retrying events and logs."
+                end_job(tx, job.id, JobStatus.FAILED, reason=Reason.ATTEMPTS_EXHAUSTED, message=message)
+                return None
+            data = {"call_id": call.id, "step": call.step, "tool": call.tool, "attempt": call.attempt}
+            events.append(tx, job.id, NewEvent(EventType.CALL_STARTED, data))
+            return job, call
 
     def _act(self, job: Job, call: Call, lease: Lease) -> None:
         attributes: dict[str, str | int | float | bool] = {
@@ -111,7 +129,7 @@ class Executor:
                 # A fault of ours must not leave the job hanging: it is retried like any failure of our machinery, then ends the job.
                 _LOG.exception("call failed", extra={"job_id": job.id, "call_id": call.id})
                 span.set_status(Status(StatusCode.ERROR, type(error).__name__))
-                self._record_failure(job, call, DualtrackError.code, f"{type(error).__name__} in the executor; see its log.")
+                self._record_failure(job, call, InternalFault.code, f"{type(error).__name__} in the executor; see its log.")
                 return
             if not done.result.observation.ok:
                 span.set_status(Status(StatusCode.ERROR, "the command failed"))
@@ -256,7 +274,7 @@ class Executor:
                 return
             pause = backoff(call.tries, self._runtime.limits)
             due = func.now() + timedelta(seconds=pause)
-            steps.settle(tx, call.id, call.attempt, {"status": CallStatus.PENDING.value, "due_at": due})
+            steps.settle(tx, call.id, call.attempt, {"status": CallStatus.PENDING.value, "due_at": due, "not_before": due})
             if call.tries >= self._runtime.limits.attempts:
                 end_job(tx, job.id, JobStatus.FAILED, reason=code, message=message)
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Final
 from dualtrack.db import claims
 from dualtrack.db.engine import Database
 from dualtrack.db.presence import Presence
-from dualtrack.domain.errors import DualtrackError
+from dualtrack.domain.errors import DualtrackError, InfrastructureError
 from dualtrack.domain.limits import PlatformLimits
 
 _LOG: Final = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class Lease:
 
 
 class Leases:
-    """Keeps claims alive while work goes on; also the heartbeat of this process's presence."""
+    """Keeps claims alive while work goes on, and this process present."""
 
     def __init__(self, database: Database, presence: Presence, limits: PlatformLimits) -> None:
         self._database = database
@@ -40,11 +41,12 @@ class Leases:
         self._held: dict[tuple[str, str, int], Lease] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._last = time.monotonic()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def start(self) -> None:
         """Mark this process as present and begin to beat."""
-        self._presence.renew()
+        self._presence.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -68,13 +70,18 @@ class Leases:
 
     def _beat(self) -> None:
         while not self._stop.wait(self._limits.heartbeat_s):
-            self._presence.renew()
             try:
                 self.renew()
             except DualtrackError as error:
                 _LOG.warning("heartbeat failed, trying again: %s", error)
             except Exception:  # noqa: BLE001 - the heartbeat must outlive whatever happens
                 _LOG.exception("heartbeat failed, trying again")
+
+    def check(self) -> None:
+        """Raise `InfrastructureError` when no heartbeat has succeeded within a lease: then others take this process's work over."""
+        silent = time.monotonic() - self._last
+        if silent > self._limits.lease_s:
+            raise InfrastructureError(f"no heartbeat has succeeded for {silent:.0f} s; the log says why")
 
     def renew(self) -> None:
         """Extend all leases now; tell the work of lost or stopped ones."""
@@ -84,10 +91,11 @@ class Leases:
             mine = [lease for lease in held if lease.kind == kind]
             if not mine:
                 continue
-            with self._database.transaction() as tx:
+            with self._database.transaction(vital=True) as tx:
                 alive = claims.renew(tx, kind, sorted((lease.row_id, lease.attempt) for lease in mine), self._limits)
             for lease in mine:
                 stopping = alive.get(lease.row_id)
                 lease.lost = stopping is None
                 if stopping is not False:
                     lease.cancel.set()
+        self._last = time.monotonic()

@@ -13,7 +13,15 @@ from sqlalchemy import func
 from dualtrack.db import claims, events, jobs, steps
 from dualtrack.db.engine import Transaction, assert_no_transaction
 from dualtrack.db.rows import job_of
-from dualtrack.domain.errors import ContextTooLong, DualtrackError, InfrastructureError, MalformedAction, ModelError, StaleAttempt
+from dualtrack.domain.errors import (
+    ContextTooLong,
+    DatabaseUnavailable,
+    DualtrackError,
+    InternalFault,
+    MalformedAction,
+    RecordUnreadable,
+    StaleAttempt,
+)
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus, Phase
@@ -21,10 +29,11 @@ from dualtrack.domain.policies import backoff, is_stuck, limit_reached
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Step
 from dualtrack.domain.text import storable
+from dualtrack.domain.usage import Usage
 from dualtrack.engine import doorbells
 from dualtrack.engine.context import decision_request, verified
 from dualtrack.engine.decisions import DecisionReader, Outline
-from dualtrack.engine.ending import end_job, finish_stop, usage_data
+from dualtrack.engine.ending import end_job, end_unreadable, finish_stop, usage_data
 from dualtrack.engine.runtime import WorkerRuntime
 from dualtrack.models.port import Decision, ModelGateway
 from dualtrack.telemetry import genai, tracing
@@ -47,20 +56,19 @@ class Planner:
     def advance(self, job_id: str) -> None:
         """Take the job one decision further, if it is due and nobody else is at it.
 
-        Raises nothing for what the model, the provider or a newer attempt did: that is written down. `DatabaseUnavailable` means
-        that nothing was; the lease runs out and the scheduler rings again.
+        Raises nothing for what the model, the provider, a newer attempt or a fault of ours did: that is written down.
+        `DatabaseUnavailable` means that nothing was; the lease runs out and the scheduler rings again.
         """
-        with self._runtime.database.transaction() as tx:
-            row = claims.claim(tx, "jobs", job_id, self._worker.presence.key, self._runtime.limits)
-            if row is None:
-                return
-            job = job_of(row)
-            if job.status is JobStatus.QUEUED:
-                jobs.start(tx, job.id)
-                events.append(tx, job.id, NewEvent(EventType.JOB_STARTED, {}))
-            history = steps.page(tx, job.id)
-            if self._ended(tx, job, history):
-                return
+        try:
+            claimed = self._claim(job_id)
+        except RecordUnreadable as error:
+            _LOG.error("%s", error, extra={"job_id": job_id})
+            with self._runtime.database.transaction() as tx:
+                end_unreadable(tx, job_id, error)
+            return
+        if claimed is None:
+            return
+        job, history = claimed
         attributes: dict[str, str | int] = {genai.JOB_ID: job.id, genai.STEP: job.step + 1, genai.ATTEMPT: job.attempt}
         with (
             tracing.span(f"plan step {job.step + 1}", parent=job.traceparent, kind=SpanKind.CONSUMER, attributes=attributes),
@@ -70,6 +78,19 @@ class Planner:
                 self._decide(job, history)
             except StaleAttempt as error:
                 _LOG.info("result dropped: %s", error, extra={"job_id": job.id})
+
+    def _claim(self, job_id: str) -> tuple[Job, list[Step]] | None:
+        """The job and its steps, claimed; None when there is nothing to decide (any more)."""
+        with self._runtime.database.transaction() as tx:
+            row = claims.claim(tx, "jobs", job_id, self._worker.presence.key, self._runtime.limits)
+            if row is None:
+                return None
+            job = job_of(row)
+            if job.status is JobStatus.QUEUED:
+                jobs.start(tx, job.id)
+                events.append(tx, job.id, NewEvent(EventType.JOB_STARTED, {}))
+            history = steps.page(tx, job.id)
+            return None if self._ended(tx, job, history) else (job, history)
 
     def _ended(self, tx: Transaction, job: Job, history: Sequence[Step]) -> bool:
         """End the claimed job where it needs no further decision."""
@@ -100,7 +121,8 @@ class Planner:
         if not history or history[-1].finish is None or not history[-1].verifications:
             return False
         failed = [verified(call) for call in history[-1].verifications if not call.ok]
-        if job.tries == 1:  # a second try finds it written
+        if job.verified_step < job.step:
+            jobs.change(tx, job.id, {"verified_step": job.step})
             events.append(tx, job.id, NewEvent(EventType.CHECKS_FINISHED, {"step": job.step, "passed": not failed, "failed": failed}))
         if failed:
             return False
@@ -129,10 +151,15 @@ class Planner:
             self._record_malformed(job, error)
         except ContextTooLong as error:
             self._compact(job, error)
-        except (ModelError, InfrastructureError) as error:
+        except Exception as error:  # noqa: BLE001 - written down, whatever it is
             self._record_failure(job, error)
         else:
-            self._record(job, decision)
+            try:
+                self._record(job, decision)
+            except (StaleAttempt, DatabaseUnavailable):
+                raise
+            except Exception as error:  # noqa: BLE001 - the decision can't be written, but what it cost can
+                self._record_failure(job, error, usage=decision.usage)
 
     def _record(self, job: Job, decision: Decision) -> None:
         number = job.step + 1
@@ -251,12 +278,21 @@ class Planner:
             events.append(tx, job.id, NewEvent(EventType.CONTEXT_COMPACTED, {"through_step": through}))
             doorbells.plan_after_commit(tx, self._runtime, job)
 
-    def _record_failure(self, job: Job, error: DualtrackError) -> None:
+    def _record_failure(self, job: Job, failure: Exception, usage: Usage | None = None) -> None:
         """The provider or our machinery failed: try again after a pause, or end the job when that can't help or was done often enough."""
-        _LOG.warning("step %d: %s: %s", job.step + 1, error.code, error, extra={"job_id": job.id, "try": job.tries})
+        error = failure if isinstance(failure, DualtrackError) else InternalFault(f"{type(failure).__name__} in the planner; see its log.")
+        log = _LOG.warning if error is failure else _LOG.error
+        log(
+            "step %d: %s: %s",
+            job.step + 1,
+            error.code,
+            error,
+            extra={"job_id": job.id, "try": job.tries},
+            exc_info=error is not failure and failure,
+        )
         with self._runtime.database.transaction() as tx:
             if not error.retryable or job.tries >= self._runtime.limits.attempts:
-                jobs.release(tx, job.id, job.attempt, {})
+                jobs.release(tx, job.id, job.attempt, {}, usage=usage)
                 end_job(tx, job.id, JobStatus.FAILED, reason=error.code, message=error.message)
                 return
             pause = backoff(job.tries, self._runtime.limits)
@@ -267,8 +303,8 @@ class Planner:
                 "attempt": job.attempt,
                 "retry_in_s": round(pause, 2),
             }
-            jobs.release(tx, job.id, job.attempt, {"due_at": self._due(pause)})
-            events.append(tx, job.id, NewEvent(EventType.STEP_RETRYING, data))
+            jobs.release(tx, job.id, job.attempt, {"due_at": self._due(pause), "not_before": self._due(pause)}, usage=usage)
+            events.append(tx, job.id, NewEvent(EventType.STEP_RETRYING, data | {"retry_in_s": round(pause, 2)}))
 
     @staticmethod
     def _due(seconds: float) -> Any:  # noqa: ANN401 - a SQL expression of the database's clock

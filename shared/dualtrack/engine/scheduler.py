@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from dualtrack.db import claims, jobs
-from dualtrack.domain.errors import BrokerUnavailable, Conflict, DualtrackError, InfrastructureError
+from dualtrack.db.engine import Transaction
+from dualtrack.domain.errors import DualtrackError, InfrastructureError, RecordUnreadable
+from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
-from dualtrack.engine.ending import finish_stop, request_stop
+from dualtrack.engine.ending import end_unreadable, finish_stop, request_stop
 from dualtrack.engine.runtime import Runtime
+from dualtrack.queues.port import Task
 
 _LOG: Final = logging.getLogger(__name__)
 _SILENT_S: Final = 30.0
@@ -36,8 +40,18 @@ class Scheduler:
                 _LOG.exception("tick failed, trying again")
 
     def tick(self) -> int:
-        """One look: deadlines, unfinished stops, due rows. How many rows were acted on."""
-        acted = self._deadlines() + self._stops() + self._rings()
+        """One look: due rows, deadlines, unfinished stops. How many rows were acted on.
+
+        Raises the first failure, after all parts had their turn: nothing that is wrong with one job or the broker stops the others.
+        """
+        acted, failures = 0, []
+        for part in (self._rings, self._deadlines, self._stops):
+            try:
+                acted += part()
+            except Exception as error:  # noqa: BLE001 - raised below
+                failures.append(error)
+        if failures:
+            raise failures[0]
         self._last = time.monotonic()
         return acted
 
@@ -50,36 +64,55 @@ class Scheduler:
     def _deadlines(self) -> int:
         with self._runtime.database.transaction() as tx:
             late = jobs.past_deadline(tx, claims.BATCH)
-        for job_id in late:
-            with self._runtime.database.transaction() as tx:
-                try:
-                    request_stop(tx, jobs.get(tx, job_id, lock=True), JobStatus.EXPIRED, by="scheduler")
-                except Conflict:  # it ended between the two looks
-                    continue
-        return len(late)
+        return sum(self._each(job_id, _expire) for job_id in late)
 
     def _stops(self) -> int:
         """Jobs told to stop whose last worker died before it could end them."""
         with self._runtime.database.transaction() as tx:
-            waiting = jobs.stopping(tx, claims.BATCH)
-        ended = 0
-        for job_id in waiting:
+            stopped = jobs.stopped(tx, claims.BATCH)
+        return sum(
+            self._each(job_id, lambda tx, job: job.stopping is not None and finish_stop(tx, job.id, job.stopping)) for job_id in stopped
+        )
+
+    def _each(self, job_id: str, act: Callable[[Transaction, Job], bool]) -> bool:
+        """Act on a live job in a transaction of its own; not at all while somebody holds its row: the next tick comes soon."""
+        try:
             with self._runtime.database.transaction() as tx:
-                job = jobs.get(tx, job_id, lock=True)
-                if job.stopping is not None and job.finished_at is None:
-                    ended += finish_stop(tx, job_id, job.stopping)
-        return ended
+                job = jobs.lock(tx, job_id)
+                return job is not None and job.finished_at is None and act(tx, job)
+        except RecordUnreadable as error:
+            _LOG.error("%s", error, extra={"job_id": job_id})
+            with self._runtime.database.transaction() as tx:
+                end_unreadable(tx, job_id, error)
+            return True
+        except Exception:  # noqa: BLE001 - one bad job must not keep the others waiting
+            _LOG.exception("job left for the next tick", extra={"job_id": job_id})
+            return False
 
     def _rings(self) -> int:
-        """Ring due rows. The push-back is committed first: a ring lost here comes again, and never twice at once from two schedulers."""
-        with self._runtime.database.transaction() as tx:
-            plans = claims.ring_due(tx, "jobs", self._runtime.limits)
-            calls = claims.ring_due(tx, "calls", self._runtime.limits)
-        try:
-            for row in plans:
-                self._runtime.doorbell.plan(row.id, priority=row.priority, traceparent=row.traceparent)
-            for row in calls:
-                self._runtime.doorbell.execute(row.id, priority=row.priority, traceparent=row.traceparent)
-        except BrokerUnavailable as error:
-            _LOG.warning("%d rings wait for the broker: %s", len(plans) + len(calls), error)
-        return len(plans) + len(calls)
+        """Ring due rows. The push-back is committed first: a ring lost here comes again, and never twice at once from two schedulers.
+
+        Orphans of dead workers are always rung. Rows that merely wait get no more rings than the queue is short of a batch: while it is
+        longer than that, workers are busy and another ring would tell them nothing.
+        """
+        limits, doorbell = self._runtime.limits, self._runtime.doorbell
+        room = {"jobs": claims.BATCH - doorbell.backlog(Task.PLAN), "calls": claims.BATCH - doorbell.backlog(Task.EXECUTE)}
+        rung = 0
+        rings: tuple[tuple[claims.Kind, Callable[..., None]], ...] = (("jobs", doorbell.plan), ("calls", doorbell.execute))
+        for kind, ring in rings:
+            with self._runtime.database.transaction() as tx:
+                rows = claims.free_orphans(tx, kind)
+                if room[kind] > 0:
+                    rows += claims.ring_due(tx, kind, limits, room[kind])
+            for row in {row.id: row for row in rows}.values():
+                ring(row.id, priority=row.priority, traceparent=row.traceparent)
+            rung += len(rows)
+        return rung
+
+
+def _expire(tx: Transaction, job: Job) -> bool:
+    return request_stop(tx, job, JobStatus.EXPIRED, by="scheduler")
+
+
+def _finish(tx: Transaction, job: Job) -> bool:
+    return job.stopping is not None and finish_stop(tx, job.id, job.stopping)

@@ -11,7 +11,13 @@ from typing import Any, Final, NamedTuple
 from dualtrack.domain.tool import ProposedCall, ToolSpec
 
 FINISH: Final = "finish"
-_DECODER: Final = json.JSONDecoder(strict=False)  # models put raw newlines into strings
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_no_number)  # models put raw newlines into strings
 _TOOL_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -43,7 +49,7 @@ def parse_object(text: str) -> dict[str, Any] | None:
     """The JSON object that `text` is, or None. Raw control characters inside strings are let through."""
     try:
         value = _DECODER.decode(text.strip())
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -54,7 +60,7 @@ def objects_in(text: str) -> Iterator[dict[str, Any]]:
     while position >= 0:
         try:
             value, end = _DECODER.raw_decode(text, position)
-        except ValueError:
+        except (ValueError, RecursionError):
             end = position + 1
         else:
             if isinstance(value, dict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import secrets
 import stat
@@ -19,6 +20,7 @@ from dualtrack.domain.errors import InfrastructureError, SandboxUnavailable
 from dualtrack.objects import trees
 from dualtrack.settings import SandboxSettings
 
+_LOG: Final = logging.getLogger(__name__)
 MAX_DIRECTORIES: Final = 64
 """Directories kept while nobody uses them."""
 LEASE_TIMEOUT_S: Final = 120.0
@@ -137,7 +139,10 @@ class Workdirs:
             surplus = self._take_surplus()
             self._changed.notify_all()
         for name in surplus:
-            _remove_in(self._root, name)
+            try:
+                _remove_in(self._root, name)
+            except OSError:  # the call that ends here has done its work; what is left goes when this process does
+                _LOG.exception("a directory that is not needed any more could not be removed")
 
     def _take_surplus(self) -> list[str]:
         """Put the least recently used idle directories out of the way, to be removed without the lock."""

@@ -8,7 +8,8 @@ from typing import ClassVar, Final
 from celery import Celery
 from celery.worker.consumer import Consumer
 
-from dualtrack.queues.topology import Task, Topology
+from dualtrack.queues.port import Task
+from dualtrack.queues.topology import Topology
 from dualtrack.settings import BrokerSettings
 
 _HEARTBEAT_S: Final = 10

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from dualtrack.domain.errors import BrokerUnavailable
+from dualtrack.queues.port import Task
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -17,17 +18,17 @@ class InProcessDoorbell:
     """Calls the handlers given to `start` on threads; one ring of an id at a time is kept waiting, since more would say nothing new."""
 
     def __init__(self) -> None:
-        self._pools: dict[str, ThreadPoolExecutor] = {}
-        self._handlers: dict[str, Callable[[str], None]] = {}
-        self._waiting: set[tuple[str, str]] = set()
+        self._pools: dict[Task, ThreadPoolExecutor] = {}
+        self._handlers: dict[Task, Callable[[str], None]] = {}
+        self._waiting: set[tuple[Task, str]] = set()
         self._lock = threading.Lock()
 
     def start(self, *, plan: Callable[[str], None], execute: Callable[[str], None], planner_threads: int, executor_threads: int) -> None:
         """Begin to take rings."""
-        self._handlers = {"plan": plan, "execute": execute}
+        self._handlers = {Task.PLAN: plan, Task.EXECUTE: execute}
         self._pools = {
-            "plan": ThreadPoolExecutor(planner_threads, thread_name_prefix="planner"),
-            "execute": ThreadPoolExecutor(executor_threads, thread_name_prefix="executor"),
+            Task.PLAN: ThreadPoolExecutor(planner_threads, thread_name_prefix="planner"),
+            Task.EXECUTE: ThreadPoolExecutor(executor_threads, thread_name_prefix="executor"),
         }
 
     def stop(self) -> None:
@@ -39,19 +40,24 @@ class InProcessDoorbell:
     def plan(self, job_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
         """Ring for the planner."""
         del priority, traceparent  # the rows have both
-        self._ring("plan", job_id)
+        self._ring(Task.PLAN, job_id)
 
     def execute(self, call_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
         """Ring for an executor."""
         del priority, traceparent
-        self._ring("execute", call_id)
+        self._ring(Task.EXECUTE, call_id)
+
+    def backlog(self, task: Task) -> int:
+        """Rings that no thread has taken yet."""
+        with self._lock:
+            return sum(waiting is task for waiting, _ in self._waiting)
 
     def check(self) -> None:
         """Raise `BrokerUnavailable` before `start` and after `stop`."""
         if not self._pools:
             raise BrokerUnavailable("The platform is starting or stopping.")
 
-    def _ring(self, task: str, row_id: str) -> None:
+    def _ring(self, task: Task, row_id: str) -> None:
         with self._lock:
             if (task, row_id) in self._waiting:
                 return
@@ -63,7 +69,7 @@ class InProcessDoorbell:
                 self._waiting.discard((task, row_id))
             raise BrokerUnavailable("The platform is starting or stopping.") from error
 
-    def _run(self, task: str, row_id: str) -> None:
+    def _run(self, task: Task, row_id: str) -> None:
         with self._lock:
             self._waiting.discard((task, row_id))
         try:

@@ -5,7 +5,15 @@ Adapters: `queues.publisher` (Celery messages on RabbitMQ), `queues.in_process` 
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Protocol
+
+
+class Task(StrEnum):
+    """The two kinds of work; also the names of the Celery tasks."""
+
+    PLAN = "dualtrack.plan"
+    EXECUTE = "dualtrack.execute"
 
 
 class Doorbell(Protocol):
@@ -17,6 +25,10 @@ class Doorbell(Protocol):
 
     def execute(self, call_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
         """Ring for an executor. Raises `BrokerUnavailable`."""
+        ...
+
+    def backlog(self, task: Task) -> int:
+        """Rings that nobody has taken yet. Raises `BrokerUnavailable`."""
         ...
 
     def check(self) -> None:

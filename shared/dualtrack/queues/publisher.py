@@ -9,19 +9,22 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
-from amqp.exceptions import AMQPError
+from amqp.exceptions import AMQPError, MessageNacked
 from kombu import Connection, Producer
 from kombu.exceptions import KombuError
 
 from dualtrack.domain.errors import BrokerUnavailable
-from dualtrack.queues.topology import Task, Topology
+from dualtrack.queues.port import Task
+from dualtrack.queues.topology import Topology
 from dualtrack.settings import BrokerSettings
 
+_T = TypeVar("_T")
 _TIMEOUT_S: Final = 5.0
 _MAX_IDLE: Final = 32
-_ERRORS: Final = (OSError, KombuError, AMQPError)
+_ERRORS: Final = (OSError, KombuError, AMQPError, MessageNacked)
 _HINT: Final = "check RabbitMQ and DUALTRACK_BROKER__URL"
 
 
@@ -42,10 +45,15 @@ class _Line:
             raise
         self.producer = Producer(self.channel)
 
+    def waiting(self, queue: str) -> int:
+        """Messages ready in a queue."""
+        channel: Any = self.channel  # the stub knows only the general channel
+        return int(channel.queue_declare(queue, passive=True).message_count)
+
     def hang_up(self) -> None:
-        """Close it, however broken it is."""
+        """Drop it, however broken it is: without the closing handshake, which a stalled broker would not answer."""
         with contextlib.suppress(*_ERRORS):
-            self._connection.release()
+            self._connection.collect()
 
 
 class Publisher:
@@ -70,38 +78,36 @@ class Publisher:
         """Ring for an executor."""
         self._publish(Task.EXECUTE, call_id, priority, traceparent)
 
+    def backlog(self, task: Task) -> int:
+        """Messages that no worker has taken yet."""
+        return self._use(lambda line: line.waiting(self._topology.name(task)))
+
     def check(self) -> None:
-        """A connection must be open or open now; a new one finds or makes every queue."""
-        line, kept = self._take()
-        if kept:
-            try:
-                self._topology.dead_exchange(line.channel).declare(passive=True)
-            except _ERRORS as error:
-                line.hang_up()
-                raise _unavailable(error) from error
-        self._give_back(line)
+        """A connection must answer; a new one finds or makes every queue."""
+        self.backlog(Task.PLAN)
 
     def close(self) -> None:
         """Close all connections."""
         with self._lock:
             self._closed = True
-            idle, self._idle = self._idle, []
-        for line in idle:
-            line.hang_up()
+        self._drop_idle()
 
     def _publish(self, task: Task, row_id: str, priority: int, traceparent: str | None) -> None:
-        while True:
-            line, kept = self._take()
-            try:
-                self._send(line.producer, task, row_id, priority, traceparent)
-            except _ERRORS as error:
-                line.hang_up()
-                if not kept:
-                    raise _unavailable(error) from error
-                # A kept connection may have died unnoticed, and its siblings with it: go on until a new one was tried.
-            else:
-                self._give_back(line)
-                return
+        self._use(lambda line: self._send(line.producer, task, row_id, priority, traceparent))
+
+    def _use(self, act: Callable[[_Line], _T]) -> _T:
+        """Act on a line. A kept one may have died unnoticed, and its siblings with it: then once more on a new one, the others dropped."""
+        line, kept = self._take()
+        try:
+            result = act(line)
+        except _ERRORS as error:
+            line.hang_up()
+            if not kept:
+                raise _unavailable(error) from error
+            self._drop_idle()
+            return self._use(act)
+        self._give_back(line)
+        return result
 
     def _take(self) -> tuple[_Line, bool]:
         """A line of its own, and whether it was kept from an earlier ring."""
@@ -112,6 +118,12 @@ class Publisher:
             return _Line(self._url, self._topology), False
         except _ERRORS as error:
             raise _unavailable(error) from error
+
+    def _drop_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for line in idle:
+            line.hang_up()
 
     def _give_back(self, line: _Line) -> None:
         with self._lock:

@@ -7,20 +7,18 @@ in the dead-letter queue; that loses nothing, since a message is only a doorbell
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 from kombu import Exchange, Queue
+
+from dualtrack.queues.port import Task
 
 DELIVERY_LIMIT: Final = 20
 """Deliveries of one message before it is dead-lettered."""
 
 
-class Task(StrEnum):
-    """Names of the Celery tasks."""
-
-    PLAN = "dualtrack.plan"
-    EXECUTE = "dualtrack.execute"
+DEAD_LETTERS: Final = 10_000
+"""Dead letters kept for a look at them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +52,9 @@ class Topology:
 
     @property
     def dead_letters(self) -> Queue:
-        """Messages that nobody could take."""
-        return Queue(f"{self.prefix}.dead-letters", self.dead_exchange, durable=True, queue_arguments={"x-queue-type": "quorum"})
+        """Messages that nobody could take; the oldest make room for new ones."""
+        arguments: dict[str, Any] = {"x-queue-type": "quorum", "x-max-length": DEAD_LETTERS}
+        return Queue(f"{self.prefix}.dead-letters", self.dead_exchange, durable=True, queue_arguments=arguments)
 
     def queues(self) -> list[Queue]:
         """All of them."""

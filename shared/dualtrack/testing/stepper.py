@@ -28,6 +28,7 @@ from dualtrack.engine.scheduler import Scheduler
 from dualtrack.models.port import ModelGateway
 from dualtrack.objects.port import ObjectStore
 from dualtrack.objects.workdirs import Workdirs
+from dualtrack.queues.port import Task
 from dualtrack.sandbox.port import Sandbox
 from dualtrack.tools.registry import Registry
 
@@ -50,6 +51,10 @@ class RecordingDoorbell:
     def execute(self, call_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
         self._ring("execute", call_id)
 
+    def backlog(self, task: Task) -> int:
+        self.check()
+        return sum(f"dualtrack.{waiting}" == task for waiting, _ in self.rings)
+
     def check(self) -> None:
         if self.broken:
             raise BrokerUnavailable("The broker is away.")
@@ -67,7 +72,7 @@ class Stepper:
     ) -> None:
         self.doorbell = RecordingDoorbell()
         self.runtime = Runtime(database, self.doorbell, store, Registry(), limits)
-        self.presence = Presence(database)
+        self.presence = Presence(database, check_s=limits.heartbeat_s)
         self.leases = Leases(database, self.presence, limits)
         worker = WorkerRuntime(self.runtime, self.presence, self.leases)
         self.planner = Planner(worker, gateway)
@@ -110,7 +115,9 @@ class Stepper:
         """All pauses are over: every waiting row is due."""
         with self.runtime.database.transaction() as tx:
             for table in (jobs_table, calls_table):
-                tx.connection.execute(update(table).where(table.c.due_at.is_not(None), table.c.owner.is_(None)).values(due_at=func.now()))
+                tx.connection.execute(
+                    update(table).where(table.c.due_at.is_not(None), table.c.owner.is_(None)).values(due_at=func.now(), not_before=None)
+                )
 
     def leases_run_out(self) -> None:
         """Every lease is over, as if its owner had been frozen for long."""

@@ -20,6 +20,7 @@ from dualtrack.domain.limits import PlatformLimits
 from dualtrack.engine.runtime import Runtime
 from dualtrack.models.port import ModelGateway
 from dualtrack.objects.port import ObjectStore
+from dualtrack.queues.port import Task
 from dualtrack.settings import DatabaseSettings, RouterSettings
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.scripted_model import ScriptedModel
@@ -43,6 +44,10 @@ class RecordingDoorbell:
 
     def execute(self, call_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
         self.check()
+
+    def backlog(self, task: Task) -> int:
+        self.check()
+        return 0
 
     def check(self) -> None:
         if self.down:

@@ -134,8 +134,8 @@ def test_a_database_that_is_gone_is_503_and_chat_goes_on(make_api: MakeApi, rout
     class Breakable(Database):
         gone = False
 
-        def transaction(self) -> Any:
-            return dead.transaction() if self.gone else super().transaction()
+        def transaction(self, *, vital: bool = False) -> Any:
+            return dead.transaction() if self.gone else super().transaction(vital=vital)
 
     dead = Database(DatabaseSettings(url=SecretStr("postgresql+psycopg://x@127.0.0.1:1/x"), pool_size=1))
     database = Breakable(DatabaseSettings(url=SecretStr(router_database.engine.url.render_as_string(hide_password=False))))

@@ -6,10 +6,14 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import func
 
-from dualtrack.db import events, jobs
+from dualtrack.db import claims, events, jobs, steps
+from dualtrack.db.presence import Presence
 from dualtrack.domain.events import EventType
+from dualtrack.domain.ids import new_id
 from dualtrack.domain.lifecycle import JobStatus
+from dualtrack.domain.limits import PlatformLimits
 
 from .conftest import Api, MakeApi
 
@@ -150,19 +154,16 @@ def test_cancel_ends_an_idle_job_at_once_and_may_be_repeated(client: httpx.Clien
     assert types == ["job.queued", "job.stopping", "job.cancelled"]
 
 
-def test_cancel_of_a_claimed_job_rings_and_says_accepted(api: Api, client: httpx.Client) -> None:
-    from dualtrack.db.presence import Presence
-
-    presence = Presence(api.database)
-    presence.renew()
+def test_cancel_while_an_executor_is_at_work_rings_and_says_accepted(api: Api, client: httpx.Client) -> None:
+    presence = Presence(api.database, check_s=1)
+    presence.start()
     try:
         job_id = submit(client).json()["id"]
         api.doorbell.planned.clear()
         with api.database.transaction() as tx:
-            from dualtrack.db import claims
-            from dualtrack.domain.limits import PlatformLimits
-
-            assert claims.claim(tx, "jobs", job_id, presence.key, PlatformLimits()) is not None
+            row = {"id": new_id("call"), "job_id": job_id, "tenant_id": "t", "step": 1, "position": 0, "tool": "shell", "effect": "pure"}
+            steps.add_calls(tx, [row | {"arguments": {}, "status": "pending", "due_at": func.now()}])
+            assert claims.claim(tx, "calls", str(row["id"]), presence.key, PlatformLimits()) is not None
         for _ in range(2):
             answer = client.post(f"/v1/jobs/{job_id}/cancel")
             assert (answer.status_code, answer.json()["status"], answer.json()["stopping"]) == (202, "queued", "cancelled")
