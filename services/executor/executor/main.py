@@ -18,8 +18,11 @@ def main() -> None:
         sandbox.check()
         with bootstrap.worker(runtime) as worker, Workdirs(settings.sandbox) as workdirs:
             app = create_app(settings.broker, Task.EXECUTE, Executor(worker, sandbox, workdirs).run)
-            probes = {"database": runtime.database.check, "broker": consumer_probe(app, settings.broker, Task.EXECUTE)}
-            probes["heartbeat"] = worker.leases.check
+            probes = {
+                "database": runtime.database.check,
+                "broker": consumer_probe(app, settings.broker, Task.EXECUTE),
+                "heartbeat": worker.leases.check,
+            }
             with HealthFile(settings.workers.health_file, probes):
                 run_worker(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads)
 

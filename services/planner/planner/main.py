@@ -14,14 +14,20 @@ from dualtrack.queues.port import Task
 
 def main() -> None:
     """Run until SIGTERM; decisions under way are finished first."""
-    with bootstrap.service("planner") as (settings, runtime):
-        with contextlib.closing(open_models(settings.models)) as models, bootstrap.worker(runtime) as worker:
-            models.warm_up()
-            app = create_app(settings.broker, Task.PLAN, Planner(worker, models.gateway).advance)
-            probes = {"database": runtime.database.check, "broker": consumer_probe(app, settings.broker, Task.PLAN)}
-            probes["heartbeat"] = worker.leases.check
-            with HealthFile(settings.workers.health_file, probes):
-                run_worker(app, settings.broker, Task.PLAN, settings.workers.planner_threads)
+    with (
+        bootstrap.service("planner") as (settings, runtime),
+        contextlib.closing(open_models(settings.models)) as models,
+        bootstrap.worker(runtime) as worker,
+    ):
+        models.warm_up()
+        app = create_app(settings.broker, Task.PLAN, Planner(worker, models.gateway).advance)
+        probes = {
+            "database": runtime.database.check,
+            "broker": consumer_probe(app, settings.broker, Task.PLAN),
+            "heartbeat": worker.leases.check,
+        }
+        with HealthFile(settings.workers.health_file, probes):
+            run_worker(app, settings.broker, Task.PLAN, settings.workers.planner_threads)
 
 
 if __name__ == "__main__":
