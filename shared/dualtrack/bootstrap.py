@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
+import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from pathlib import Path
+from typing import Final, get_args
 
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
+from yaml import YAMLError
 
 from dualtrack.db import migrate
 from dualtrack.db.engine import Database
@@ -21,7 +26,7 @@ from dualtrack.engine.runtime import Runtime, WorkerRuntime
 from dualtrack.objects.factory import open_store
 from dualtrack.queues.port import Doorbell
 from dualtrack.queues.publisher import Publisher
-from dualtrack.settings import ENV_PREFIX, Settings
+from dualtrack.settings import ENV_PREFIX, OTHER_VARIABLES, Settings
 from dualtrack.telemetry import logs, tracing
 from dualtrack.tools.registry import Registry
 
@@ -34,12 +39,44 @@ def load_settings() -> Settings:
     Raises:
         InvalidRequest: naming the first variable that is wrong and why, never its value.
     """
+    _refuse_unknown(os.environ)
+    path = os.environ.get(f"{ENV_PREFIX}CONFIG")
+    if path and not Path(path).is_file():
+        raise InvalidRequest(f"{ENV_PREFIX}CONFIG: there is no file {path}.", param=f"{ENV_PREFIX}CONFIG")
     try:
         return Settings()
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         name = ENV_PREFIX + "__".join(str(part) for part in first["loc"]).upper()
-        raise InvalidRequest(f"{name}: {first['msg']} (docs/settings.md lists all settings)", param=name) from None
+        raise InvalidRequest(f"{name}: {first['msg']} (docs/settings.md lists all settings).", param=name) from None
+    except SettingsError as error:
+        raise InvalidRequest(
+            f"{error} as JSON: write it as in docs/settings.md.".replace("error parsing value for", "Can't read")
+        ) from None
+    except (YAMLError, ValueError, TypeError) as error:
+        raise InvalidRequest(f"{ENV_PREFIX}CONFIG: {path} is no YAML file of settings: {error}", param=f"{ENV_PREFIX}CONFIG") from None
+
+
+def _refuse_unknown(environment: Mapping[str, str]) -> None:
+    """A mistyped variable must not be ignored: it is a setting that somebody believes in."""
+    sections = tuple(f"{ENV_PREFIX}{name.upper()}__" for name in Settings.model_fields)
+    for name in environment:
+        if name.startswith(ENV_PREFIX) and name not in OTHER_VARIABLES and not name.startswith(sections) and not _is_section(name):
+            close = difflib.get_close_matches(name, _all_names(), n=1)
+            hint = f"; did you mean {close[0]}?" if close else " (docs/settings.md lists all settings)."
+            raise InvalidRequest(f"There is no setting {name}{hint}", param=name)
+
+
+def _is_section(name: str) -> bool:
+    """A whole section as JSON, such as DUALTRACK_MODELS."""
+    return name.removeprefix(ENV_PREFIX).lower() in Settings.model_fields
+
+
+def _all_names() -> list[str]:
+    kinds = [
+        (section, kind) for section, field in Settings.model_fields.items() for kind in (field.annotation, *get_args(field.annotation))
+    ]
+    return [f"{ENV_PREFIX}{section}__{name}".upper() for section, kind in kinds for name in getattr(kind, "model_fields", {})]
 
 
 def open_runtime(settings: Settings, service: str, doorbell: Doorbell | None = None) -> Runtime:
@@ -102,8 +139,13 @@ def telemetry(settings: Settings, service: str) -> Callable[[], None]:
 
 
 def stop_event() -> threading.Event:
-    """An event set by SIGTERM or SIGINT; for processes whose main thread only waits."""
+    """An event set by the first SIGTERM or SIGINT, a second one ends the process at once; for processes whose main thread only waits."""
     stop = threading.Event()
+
+    def first(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, first)
     return stop

@@ -8,12 +8,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
 
 from dualtrack.domain.limits import PlatformLimits
 
 ENV_PREFIX = "DUALTRACK_"
+OTHER_VARIABLES = frozenset({f"{ENV_PREFIX}{name}" for name in ("CONFIG", "BASE_URL", "API_KEY", "IMAGES", "VERSION", "LOCAL_MODEL_KEY")})
+"""Variables with the prefix that are no settings: the command's and the compose file's."""
 
 
 class _Section(BaseModel):
@@ -27,6 +29,14 @@ class DatabaseSettings(_Section):
         SecretStr("postgresql+psycopg://dualtrack:dualtrack@127.0.0.1:5432/dualtrack"),
         description="SQLAlchemy address, driver psycopg: postgresql+psycopg://user:password@host:port/name",
     )
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, value: SecretStr) -> SecretStr:
+        if not value.get_secret_value().startswith("postgresql+psycopg://"):
+            raise ValueError("must be an address like postgresql+psycopg://user:password@host:port/name")
+        return value
+
     pool_size: int = Field(10, ge=1, le=500, description="Connections a process keeps open.")
     pool_overflow: int = Field(20, ge=0, le=500, description="Further connections under load.")
     statement_timeout_s: float = Field(30, gt=0, description="A statement longer than this is cancelled.")
@@ -129,7 +139,9 @@ class TelemetrySettings(_Section):
     """OpenTelemetry."""
 
     otlp_endpoint: str | None = Field(
-        None, description="OTLP/HTTP address of a collector, such as http://collector:4318; empty: spans are not exported."
+        None,
+        pattern=r"^https?://",
+        description="OTLP/HTTP address of a collector, such as http://collector:4318; empty: spans are not exported.",
     )
     capture_content: bool = Field(
         default=False, description="Put prompts, answers and tool arguments on spans (off: they may hold personal data)."

@@ -317,7 +317,7 @@ def test_a_claim_that_waited_for_a_lock_has_its_whole_lease(database: Database, 
         job_id = new_job(tx)
     with database.transaction() as tx:
         tx.connection.execute(text("SELECT pg_sleep(0.3)"))  # the transaction is older than the claim
-        row = claims.claim(tx, "jobs", job_id, presence.key, PlatformLimits(lease_s=0.2))
+        row = claims.claim(tx, "jobs", job_id, presence.key, PlatformLimits(lease_s=0.2, heartbeat_s=0.05))
         assert row is not None
         left = tx.connection.execute(text("SELECT lease_until > clock_timestamp() FROM jobs")).scalar_one()
     assert left

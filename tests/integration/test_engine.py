@@ -313,10 +313,27 @@ def test_a_passing_model_failure_is_retried_and_a_lasting_one_ends_the_job(make:
     assert job.status is JobStatus.SUCCEEDED
     assert types(stepper, job).count("step.retrying") == 2
 
-    for error, reason in (("rate_limited", "model_rate_limited"), ("refused", "model_request_refused")):
-        stepper = make([{"error": error}])
-        job = stepper.run(stepper.submit(error))
-        assert (job.status, job.reason) == (JobStatus.FAILED, reason)
+    stepper = make([{"error": "refused"}])
+    job = stepper.run(stepper.submit("refused"))
+    assert (job.status, job.reason) == (JobStatus.FAILED, "model_request_refused")
+
+
+def test_an_outage_of_the_provider_is_waited_out_until_the_job_s_time_is_over(make: Make, database: Database) -> None:
+    stepper = make([{"error": "server_error", "times": 30, **finish("back")}])
+    job = stepper.run(stepper.submit())
+    assert (job.status, job.answer) == (JobStatus.SUCCEEDED, "back")
+    assert types(stepper, job).count("step.retrying") == 30
+
+    stepper = make([{"error": "server_error"}])
+    job = stepper.submit("never back")
+    for _ in range(20):
+        stepper.ring()
+        stepper.time_passes()
+        stepper.scheduler.tick()
+    assert stepper.job(job).status is JobStatus.RUNNING
+    with database.transaction() as tx:
+        tx.connection.execute(update(jobs_table).where(jobs_table.c.id == job.id).values(deadline_at=func.now()))
+    assert stepper.run(job).reason == "limit_wall_time"
 
 
 def test_a_failed_call_is_an_observation_and_asks_for_a_reflection(make: Make) -> None:
@@ -365,6 +382,23 @@ def test_the_same_failing_call_again_and_again_is_stopped(make: Make) -> None:
     stepper = make([shell("false")] * 10)
     job = stepper.run(stepper.submit())
     assert (job.status, job.reason, job.step) == (JobStatus.FAILED, "no_progress", 3)
+    assert job.message is not None
+    assert job.message.startswith("shell failed the same way 3 times in a row")
+
+    stepper = make([finish()] * 10)
+    job = stepper.run(stepper.submit("checked", checks=["echo no luck; false"]))
+    assert job.message is not None
+    assert "'echo no luck; false' failed" in job.message
+    assert "no luck" in job.message
+
+
+def test_what_a_workspace_does_not_keep_is_told(make: Make) -> None:
+    stepper = make([shell("touch \"$(printf 'a\\377b')\"; echo made"), shell("ls"), finish()])
+    job = stepper.run(stepper.submit())
+    first, second, _ = stepper.steps(job)
+    assert "made" in first.calls[0].preview
+    assert "not kept for later calls: " in first.calls[0].preview
+    assert "(no output)" in second.calls[0].preview
 
 
 def test_answers_that_are_no_action_are_told_and_then_end_the_job(make: Make) -> None:

@@ -30,7 +30,7 @@ def job(*, step: int = 0, usage: Usage | None = None, **limits: object) -> Job:
     spec = JobSpec.model_validate({"instructions": "do it", "limits": limits})
     return Job(
         id="job_1", tenant_id="ten_1", spec=spec, status=JobStatus.RUNNING, phase=Phase.PLAN, reason=None, message=None, answer=None,
-        plan=(), step=step, workspace=None, last_seq=1, attempt=1, tries=1, malformed=0, compacted_through=0, verified_step=0,
+        plan=(), step=step, workspace=None, last_seq=1, attempt=1, tries=1, failures=0, malformed=0, compacted_through=0, verified_step=0,
         stopping=None,
         usage=usage or Usage(), traceparent="", request_traceparent="", created_at=NOW, started_at=NOW, finished_at=None,
         deadline_at=NOW + timedelta(hours=1),
@@ -41,7 +41,7 @@ def step(number: int, *, ok: bool, arguments: dict[str, object] | None = None, p
     call = Call(
         id=f"call_{number}", job_id="job_1", tenant_id="ten_1", step=number, position=0, wave=0, tool="shell", effect=Effect.WORKSPACE,
         arguments=arguments or {"command": "false"}, status=CallStatus.SUCCEEDED if ok else CallStatus.FAILED, ok=ok, preview=preview,
-        observation_key=None, details={}, attempt=1, tries=1, traceparent="", created_at=NOW, started_at=NOW, finished_at=NOW,
+        observation_key=None, details={}, attempt=1, tries=1, failures=0, traceparent="", created_at=NOW, started_at=NOW, finished_at=NOW,
     )  # fmt: skip
     return Step("job_1", number, "", "", note, "m", Usage(), 0.0, NOW, (call,))
 

@@ -22,14 +22,15 @@ class Credentials:
 
 
 def ensure(database: Database, path: Path, base_url: str) -> Credentials:
-    """The key in `path` while the database knows it, else a new one; the file (mode 0600) names the current address."""
+    """The key in `path` while the database knows it, else a new one; the file (mode 0600) names the current addresses."""
     kept = _read(path)
     with database.transaction() as tx:
         known = kept is not None and tenants.caller(tx, kept) is not None
         key = kept if known and kept is not None else tenants.create_key(tx, tenants.ensure_tenant(tx), "standalone")
     temporary = path.with_suffix(".new")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        json.dump({"base_url": base_url, "api_key": key}, file)
+        url = database.engine.url.render_as_string(hide_password=False)
+        json.dump({"base_url": base_url, "api_key": key, "database_url": url}, file)
     temporary.replace(path)
     return Credentials(base_url, key, new=not known)
 

@@ -80,6 +80,8 @@ def _run() -> int:
             _introduce(platform)
             stop.wait()
             print("\nstopping", flush=True)
+        if not platform.drained:
+            os._exit(0)  # a thread still waits for a model; everything is closed and written, and it may take minutes
     return 0
 
 

@@ -29,7 +29,7 @@ from standalone.postgres import EmbeddedPostgres
 from standalone.settings import at
 
 _LOG: Final = logging.getLogger(__name__)
-_DRAIN_S: Final = 30
+_DRAIN_S: Final = 10
 
 
 class Platform:
@@ -43,6 +43,7 @@ class Platform:
         self._say = say
         self._stack = ExitStack()
         self._shown = 0
+        self.drained = True
         self.credentials: credentials.Credentials
         self.models: Models
 
@@ -61,8 +62,8 @@ class Platform:
         settings = self._settings
         self._stack.callback(bootstrap.telemetry(settings, "standalone"))
         if self._own_database:
-            self._say("database: embedded PostgreSQL")
             server = EmbeddedPostgres(self._state)
+            self._say(f"database: embedded PostgreSQL in {server.home}")
             self._stack.callback(server.stop)
             server.start()
             settings = at(settings, server.url)
@@ -78,7 +79,7 @@ class Platform:
         self.models.warm_up()
         worker = self._stack.enter_context(bootstrap.worker(runtime))
         workdirs = self._stack.enter_context(Workdirs(settings.sandbox))
-        self._stack.callback(doorbell.stop)
+        self._stack.callback(self._drain, doorbell)
         doorbell.start(
             plan=Planner(worker, self.models.gateway).advance,
             execute=Executor(worker, sandbox, workdirs).run,
@@ -89,6 +90,11 @@ class Platform:
         base_url = self._serve(RouterServices(runtime=runtime, gateway=self.models.gateway, settings=settings.router))
         self.credentials = credentials.ensure(runtime.database, self._state / "credentials.json", base_url)
         self._say(f"API: {base_url}")
+
+    def _drain(self, doorbell: InProcessDoorbell) -> None:
+        self.drained = doorbell.stop(_DRAIN_S)
+        if not self.drained:
+            _LOG.warning("work under way did not end within %d s; it is taken up again at the next start", _DRAIN_S)
 
     def fetch_model(self) -> None:
         """Have the local model loaded, where it is used: its weights are fetched the first time. Raises `ModelError`."""
@@ -120,7 +126,7 @@ class Platform:
             server = ApiServer(create_app(services), services.settings)
         except OSError as error:
             raise InfrastructureError(
-                f"Port {port} on {host} is taken ({error.strerror}): stop what listens there or set DUALTRACK_ROUTER__PORT (0: any)."
+                f"Can't listen on {host}, port {port} ({error.strerror}): stop what listens there, or set DUALTRACK_ROUTER__PORT (0: any)."
             ) from error
         thread = threading.Thread(target=server.run, name="http", daemon=True)
         thread.start()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from dualtrack.db import embedded
 from dualtrack.domain.errors import DatabaseUnavailable
 
 _USER: Final = "dualtrack"
+_POINTER: Final = "postgres.path"
 _START_S: Final = 60.0
 _ROOT_HOME: Final = Path("/var/lib/dualtrack")
 _SERVER_USERS: Final = ("postgres", "daemon")
@@ -36,14 +38,18 @@ class EmbeddedPostgres:
     """
 
     def __init__(self, state: Path) -> None:
-        """`state`: the platform's directory. For root, data and binaries lie under /var/lib/dualtrack: the server must not run as root."""
-        tag = hashlib.sha256(str(state.resolve()).encode()).hexdigest()[:12]
+        """`state`: the platform's directory, which names the server's own in a file and may be moved.
+
+        Started by root, data and binaries lie under /var/lib/dualtrack: the server must not run as root.
+
+        Raises:
+            DatabaseUnavailable: the directory that the file names is gone, or there is nothing to run a server with.
+        """
+        self._account: pwd.struct_passwd | None = _server_account() if os.geteuid() == 0 else None
+        self._pointer = state / _POINTER
+        self.home = self._named() or (state / "postgres" if self._account is None else _ROOT_HOME / f"postgres-{secrets.token_hex(6)}")
+        tag = hashlib.sha256(str(self.home.absolute()).encode()).hexdigest()[:12]
         self._socket = Path(tempfile.gettempdir()) / f"dualtrack-{os.getuid()}-{tag}"  # short: a socket path has 107 bytes at most
-        self._account: pwd.struct_passwd | None = None
-        self._home = state / "postgres"
-        if os.geteuid() == 0:
-            self._account = _server_account()
-            self._home = _ROOT_HOME / f"postgres-{tag}"
         found = embedded.installation()
         if found is None:
             raise DatabaseUnavailable(
@@ -59,22 +65,24 @@ class EmbeddedPostgres:
 
     def start(self) -> None:
         """Initialise (the first time), start, wait until it answers. Raises `DatabaseUnavailable` with the end of its log."""
-        for folder in (self._home, self._socket):
+        for folder in (self.home, self._socket):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._own(folder)
         if self._account is not None:
             _ROOT_HOME.chmod(0o711)
             owner = (self._account.pw_uid, self._account.pw_gid)
-            self._installation = embedded.copy_installation(self._installation, self._home / "installation", owner)
+            self._installation = embedded.copy_installation(self._installation, self.home / "installation", owner)
         if self._answers():
             self._started = True
             return
-        data = self._home / "data"
+        data = self.home / "data"
         if not (data / "PG_VERSION").exists():
             shutil.rmtree(data, ignore_errors=True)  # an initialisation that was cut short
             self._run("initdb", "-D", str(data), "-U", _USER, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-instructions")
+        inside = self.home.is_relative_to(self._pointer.parent)
+        self._pointer.write_text(f"{self.home.relative_to(self._pointer.parent) if inside else self.home}\n", encoding="utf-8")
         options = f"-c listen_addresses='' -c unix_socket_permissions=0700 -k {self._socket}"
-        self._run("pg_ctl", "-D", str(data), "-l", str(self._home / "log"), "-o", options, "-W", "start")
+        self._run("pg_ctl", "-D", str(data), "-l", str(self.home / "log"), "-o", options, "-W", "start")
         self._started = True
         deadline = time.monotonic() + _START_S
         while not self._answers():
@@ -82,9 +90,23 @@ class EmbeddedPostgres:
                 raise DatabaseUnavailable(f"The embedded PostgreSQL did not start; its log ends with:\n{self._log()}")
             time.sleep(0.05)
 
+    def _named(self) -> Path | None:
+        """The server's directory as an earlier start wrote it down."""
+        if not self._pointer.exists():
+            return None
+        home = Path(self._pointer.read_text(encoding="utf-8").strip())
+        if not home.is_absolute():
+            home = self._pointer.parent / home
+        if not (home / "data").exists():
+            raise DatabaseUnavailable(
+                f"The database of this platform lay in {home}, as {self._pointer} says, and is gone. Bring it back, or remove "
+                f"{self._pointer.parent} to begin anew."
+            )
+        return home
+
     def stop(self) -> None:
         """Shut down in good order; nothing to do when it never started."""
-        pid_file = self._home / "data" / "postmaster.pid"
+        pid_file = self.home / "data" / "postmaster.pid"
         if not self._started or not pid_file.exists():
             return
         pid = int(pid_file.read_text().split("\n", 1)[0])
@@ -104,8 +126,8 @@ class EmbeddedPostgres:
         account = self._account
         done = subprocess.run(
             [str(self._installation / "bin" / program), *arguments],
-            env={"PATH": os.defpath, "HOME": str(self._home), "LC_ALL": "C"},
-            cwd=self._home,
+            env={"PATH": os.defpath, "HOME": str(self.home), "LC_ALL": "C"},
+            cwd=self.home,
             user=account.pw_uid if account else None,
             group=account.pw_gid if account else None,
             extra_groups=[] if account else None,
@@ -130,7 +152,7 @@ class EmbeddedPostgres:
         return True
 
     def _log(self) -> str:
-        log = self._home / "log"
+        log = self.home / "log"
         return "\n".join(log.read_text(errors="replace").splitlines()[-5:]) if log.exists() else ""
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
 
 from dotenv import load_dotenv
 from pydantic import SecretStr
 
 from dualtrack import bootstrap
-from dualtrack.settings import ENV_PREFIX, FolderSettings, Settings
-
-DATABASE_URL: Final = f"{ENV_PREFIX}DATABASE__URL"
+from dualtrack.settings import ENV_PREFIX, DatabaseSettings, FolderSettings, Settings
 
 
 def load(state: Path) -> tuple[Settings, bool]:
@@ -30,7 +27,7 @@ def load(state: Path) -> tuple[Settings, bool]:
         changes["telemetry"] = settings.telemetry.model_copy(update={"log_format": "console", **quiet})
     if f"{ENV_PREFIX}SANDBOX__WORKSPACES" not in os.environ and os.geteuid() != 0:
         changes["sandbox"] = settings.sandbox.model_copy(update={"workspaces": state / "workspaces"})
-    own = DATABASE_URL not in os.environ and settings.config is None
+    own = settings.database.url == DatabaseSettings().url  # neither the environment nor a file names one
     return settings.model_copy(update=changes), own
 
 

@@ -29,7 +29,8 @@ def _config() -> Config:
 
 
 def upgrade(database: Database, revision: str = "head") -> None:
-    """Run all missing migrations; does nothing on a current database."""
+    """Run all missing migrations; does nothing on a current database. Raises `DatabaseUnavailable`."""
+    database.check()
     config = _config()
     with database.engine.connect() as connection:
         connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK_KEY})

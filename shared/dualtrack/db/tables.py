@@ -60,7 +60,8 @@ def _claim_columns() -> list[Column[object]]:
     """What makes a row claimable: fencing token, lease, and when the scheduler has to ring."""
     return [
         Column("attempt", Integer, nullable=False, server_default="0"),
-        Column("tries", Integer, nullable=False, server_default="0"),
+        Column("tries", Integer, nullable=False, server_default="0"),  # claims since the last record of any kind
+        Column("failures", Integer, nullable=False, server_default="0"),  # recorded failures since the last progress
         Column("owner", BigInteger),  # key of the owner's session lock, see db.presence
         Column("lease_until", _TIME),
         Column("due_at", _TIME),

@@ -21,12 +21,14 @@ class DualtrackError(Exception):
     Attributes:
         code: stable, machine-readable; part of the API.
         retryable: the same call may succeed later without anybody changing anything.
+        outage: somebody else's service is away or busy: retrying goes on for as long as the job may take.
         message: one sentence for a person, saying what to do.
         param: the field that is at fault, as the caller named it (`limits.steps`), or None.
     """
 
     code: ClassVar[str] = "internal_error"
     retryable: ClassVar[bool] = False
+    outage: ClassVar[bool] = False
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -108,16 +110,19 @@ class ModelError(DualtrackError):
 class ModelRateLimited(ModelError):
     code = "model_rate_limited"
     retryable = True
+    outage = True
 
 
 class ModelTimeout(ModelError):
     code = "model_timeout"
     retryable = True
+    outage = True
 
 
 class ModelUnavailable(ModelError):
     code = "model_unavailable"
     retryable = True
+    outage = True
 
 
 class ModelRefusedRequest(ModelError):
@@ -173,14 +178,17 @@ class InternalFault(InfrastructureError):
 
 class DatabaseUnavailable(InfrastructureError):
     code = "database_unavailable"
+    outage = True
 
 
 class BrokerUnavailable(InfrastructureError):
     code = "broker_unavailable"
+    outage = True
 
 
 class StorageUnavailable(InfrastructureError):
     code = "storage_unavailable"
+    outage = True
 
 
 class SandboxFailed(InfrastructureError):

@@ -128,7 +128,9 @@ class Job:
     attempt: int
     """Fencing token of the planner's claim."""
     tries: int
-    """Claims since the last recorded progress."""
+    """Claims since anything was recorded: counts crashes."""
+    failures: int
+    """Recorded failures (of the provider, of our machinery) since the last progress."""
     malformed: int
     """Malformed actions in a row."""
     compacted_through: int

@@ -9,14 +9,14 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 Positive = Annotated[int, Field(gt=0)]
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class _Frozen(BaseModel):
@@ -71,7 +71,9 @@ class PlatformLimits(_Frozen):
     )
     malformed_actions: Positive = Field(3, description="Malformed model answers in a row before a job fails.")
     same_failure: Positive = Field(3, description="Times the same call may fail the same way in a row before a job is stopped.")
-    attempts: Positive = Field(5, description="Attempts of a step or call after failures of our machinery.")
+    attempts: Positive = Field(
+        5, description="Attempts of a step or call after crashes or failures of our machinery; outages (provider, storage) are waited out."
+    )
     lease_s: Seconds = Field(15.0, description="A claim without a heartbeat for this long is free for another worker.")
     heartbeat_s: Seconds = Field(2.0, description="Seconds between heartbeats; also how fast a running call hears of a cancel.")
     ring_s: Seconds = Field(5.0, description="Seconds after which work that nobody claimed is rung again (doubling up to ten times this).")
@@ -82,3 +84,9 @@ class PlatformLimits(_Frozen):
     stream_keepalive_s: Seconds = Field(15.0, description="Seconds of silence after which a stream carries a comment line.")
     presign_s: Positive = Field(900, description="Life of a presigned download address.")
     sandbox: SandboxLimits = SandboxLimits()
+
+    @model_validator(mode="after")
+    def _a_lease_outlives_its_heartbeats(self) -> PlatformLimits:
+        if self.lease_s < 2 * self.heartbeat_s:
+            raise ValueError("lease_s must be at least twice heartbeat_s, or every claim is lost before it is renewed")
+        return self

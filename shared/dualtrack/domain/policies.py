@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Sequence
 
+from dualtrack.domain.errors import DualtrackError
 from dualtrack.domain.job import Job
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.reasons import Reason
@@ -45,12 +46,17 @@ def needs_reflection(steps: Sequence[Step]) -> bool:
     return bool(steps) and (any(call.ok is False for call in steps[-1].calls) or bool(steps[-1].note))
 
 
-def backoff(tries: int, limits: PlatformLimits) -> float:
-    """Seconds to wait after the `tries`-th failure of our machinery in a row: exponential with full jitter, at least a tenth of the cap.
+def gives_up(error: DualtrackError, failures: int, limits: PlatformLimits) -> bool:
+    """Whether the `failures`-th failure in a row, `error`, is the last one: outages are waited out until the job's time is over."""
+    return not error.retryable or (not error.outage and failures >= limits.attempts)
+
+
+def backoff(failures: int, limits: PlatformLimits) -> float:
+    """Seconds to wait after the `failures`-th failure of our machinery in a row: exponential with full jitter, at least a tenth of the cap.
 
     Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
     """
-    cap = min(limits.backoff_max_s, limits.backoff_s * 2.0 ** min(tries - 1, 16))
+    cap = min(limits.backoff_max_s, limits.backoff_s * 2.0 ** min(failures - 1, 16))
     return cap * (0.1 + 0.9 * random.random())  # noqa: S311 - jitter, not a secret
 
 

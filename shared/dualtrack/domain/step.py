@@ -36,6 +36,7 @@ class Call:
     details: Mapping[str, Any]
     attempt: int
     tries: int
+    failures: int
     traceparent: str
     created_at: datetime
     started_at: datetime | None

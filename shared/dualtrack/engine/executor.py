@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import mimetypes
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -29,7 +29,7 @@ from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.ids import new_id
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
-from dualtrack.domain.policies import backoff
+from dualtrack.domain.policies import backoff, gives_up
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
 from dualtrack.domain.text import storable
@@ -45,6 +45,7 @@ from dualtrack.telemetry import genai, tracing
 from dualtrack.tools.port import ArtifactRequest, ToolContext, ToolResult
 
 _LOG: Final = logging.getLogger(__name__)
+_SKIPPED_SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +124,13 @@ class Executor:
             except DualtrackError as error:
                 span.set_status(Status(StatusCode.ERROR, error.message))
                 span.set_attribute(genai.ERROR_TYPE, error.code)
-                self._record_failure(job, call, error.code, error.message)
+                self._record_failure(job, call, error)
                 return
             except Exception as error:  # noqa: BLE001 - recorded and retried
                 # A fault of ours must not leave the job hanging: it is retried like any failure of our machinery, then ends the job.
                 _LOG.exception("call failed", extra={"job_id": job.id, "call_id": call.id})
                 span.set_status(Status(StatusCode.ERROR, type(error).__name__))
-                self._record_failure(job, call, InternalFault.code, f"{type(error).__name__} in the executor; see its log.")
+                self._record_failure(job, call, InternalFault(f"{type(error).__name__} in the executor; see its log."))
                 return
             if not done.result.observation.ok:
                 span.set_status(Status(StatusCode.ERROR, "the command failed"))
@@ -157,7 +158,9 @@ class Executor:
             workspace = job.workspace
             if call.effect is Effect.WORKSPACE and not lease.cancel.is_set():
                 try:
-                    workspace = store.snapshot(directory.path, job.workspace).digest
+                    snapshot = store.snapshot(directory.path, job.workspace)
+                    workspace = snapshot.digest
+                    result = _with_skipped(result, snapshot.skipped)
                 except WorkspaceTooLarge as error:
                     note = f"{result.observation.text}\n\nThe call's changes were undone: {error.message}"
                     result = ToolResult(Observation(ok=False, text=note), details=dict(result.details) | {"undone": error.code})
@@ -254,7 +257,7 @@ class Executor:
             doorbells.execute_after_commit(tx, self._runtime, wave, job)
             return
         due = func.now() + timedelta(seconds=self._runtime.limits.ring_s)
-        jobs.change(tx, job.id, {"phase": Phase.PLAN.value, "due_at": due, "rings": 0, "tries": 0})
+        jobs.change(tx, job.id, {"phase": Phase.PLAN.value, "due_at": due, "rings": 0, "tries": 0, "failures": 0})
         doorbells.plan_after_commit(tx, self._runtime, job)
 
     def _stop(self, tx: Transaction, job: Job, call: Call) -> None:
@@ -264,19 +267,31 @@ class Executor:
         if job.stopping is not None:
             finish_stop(tx, job.id, job.stopping)
 
-    def _record_failure(self, job: Job, call: Call, code: str, message: str) -> None:
-        """Our machinery failed, which says nothing of the command: try again after a pause; end the job when that was done often enough."""
-        _LOG.warning("%s: %s: %s", call.tool, code, message, extra={"job_id": job.id, "call_id": call.id, "try": call.tries})
+    def _record_failure(self, job: Job, call: Call, error: DualtrackError) -> None:
+        """Our machinery failed, which says nothing of the command: try again after a pause; end the job when that can't help any more."""
+        failures = call.failures + 1
+        _LOG.warning("%s: %s: %s", call.tool, error.code, error, extra={"job_id": job.id, "call_id": call.id, "failures": failures})
         with self._runtime.database.transaction() as tx:
             now = jobs.get(tx, job.id, lock=True)
             if now.stopping is not None:
                 self._stop(tx, now, call)
                 return
-            pause = backoff(call.tries, self._runtime.limits)
+            pause = backoff(failures, self._runtime.limits)
             due = func.now() + timedelta(seconds=pause)
-            steps.settle(tx, call.id, call.attempt, {"status": CallStatus.PENDING.value, "due_at": due, "not_before": due})
-            if call.tries >= self._runtime.limits.attempts:
-                end_job(tx, job.id, JobStatus.FAILED, reason=code, message=message)
+            values = {"status": CallStatus.PENDING.value, "due_at": due, "not_before": due, "tries": 0, "failures": failures}
+            steps.settle(tx, call.id, call.attempt, values)
+            if gives_up(error, failures, self._runtime.limits):
+                end_job(tx, job.id, JobStatus.FAILED, reason=error.code, message=error.message)
                 return
-            data = {"call_id": call.id, "step": call.step, "tool": call.tool, "code": code, "message": message, "attempt": call.attempt}
-            events.append(tx, job.id, NewEvent(EventType.CALL_RETRYING, data | {"retry_in_s": round(pause, 2)}))
+            data = {"call_id": call.id, "step": call.step, "tool": call.tool, "code": error.code, "message": error.message}
+            events.append(tx, job.id, NewEvent(EventType.CALL_RETRYING, data | {"attempt": call.attempt, "retry_in_s": round(pause, 2)}))
+
+
+def _with_skipped(result: ToolResult, skipped: Sequence[tuple[str, str]]) -> ToolResult:
+    """The result, with a word on what the workspace does not keep for the next call."""
+    if not skipped:
+        return result
+    shown = "; ".join(f"{path!r} ({reason})" for path, reason in skipped[:_SKIPPED_SHOWN])
+    more = f" and {len(skipped) - _SKIPPED_SHOWN} more" if len(skipped) > _SKIPPED_SHOWN else ""
+    text = f"{result.observation.text}\n[not kept for later calls: {shown}{more}]"
+    return replace(result, observation=replace(result.observation, text=text))

@@ -25,7 +25,7 @@ from dualtrack.domain.errors import (
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus, Phase
-from dualtrack.domain.policies import backoff, is_stuck, limit_reached
+from dualtrack.domain.policies import backoff, gives_up, is_stuck, limit_reached
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Step
 from dualtrack.domain.text import storable
@@ -42,6 +42,7 @@ _LOG: Final = logging.getLogger(__name__)
 _KEEP_STEPS: Final = 3
 """The last steps keep their observations in full when the context is compacted."""
 _RAW_CHARS: Final = 2000
+_SHOWN_CHARS: Final = 300
 
 
 class Planner:
@@ -109,7 +110,10 @@ class Planner:
         elif job.malformed >= self._runtime.limits.malformed_actions:
             end = Reason.MALFORMED_ACTIONS, f"The model gave {job.malformed} answers in a row that are no action; try a stronger model."
         elif is_stuck(history, self._runtime.limits.same_failure):
-            end = Reason.NO_PROGRESS, f"The same call failed the same way {self._runtime.limits.same_failure} times in a row."
+            failed = next(call for call in history[-1].calls if call.ok is False)
+            what = f"{verified(failed)!r}" if failed in history[-1].verifications else failed.tool
+            last = f": {failed.preview.strip()[:_SHOWN_CHARS]}" if failed.preview.strip() else "."
+            end = Reason.NO_PROGRESS, f"{what} failed the same way {self._runtime.limits.same_failure} times in a row{last}"
         if end is None:
             return False
         end_job(tx, job.id, JobStatus.FAILED, reason=end[0], message=end[1])
@@ -273,7 +277,7 @@ class Planner:
             self._record_failure(job, error)
             return
         with self._runtime.database.transaction() as tx:
-            values = {"compacted_through": through, "tries": 0, "rings": 0, "due_at": self._due(self._runtime.limits.ring_s)}
+            values = {"compacted_through": through, "tries": 0, "failures": 0, "rings": 0, "due_at": self._due(self._runtime.limits.ring_s)}
             jobs.release(tx, job.id, job.attempt, values)
             events.append(tx, job.id, NewEvent(EventType.CONTEXT_COMPACTED, {"through_step": through}))
             doorbells.plan_after_commit(tx, self._runtime, job)
@@ -287,15 +291,16 @@ class Planner:
             job.step + 1,
             error.code,
             error,
-            extra={"job_id": job.id, "try": job.tries},
+            extra={"job_id": job.id, "failures": job.failures + 1},
             exc_info=error is not failure and failure,
         )
         with self._runtime.database.transaction() as tx:
-            if not error.retryable or job.tries >= self._runtime.limits.attempts:
+            failures = job.failures + 1
+            if gives_up(error, failures, self._runtime.limits):
                 jobs.release(tx, job.id, job.attempt, {}, usage=usage)
                 end_job(tx, job.id, JobStatus.FAILED, reason=error.code, message=error.message)
                 return
-            pause = backoff(job.tries, self._runtime.limits)
+            pause = backoff(failures, self._runtime.limits)
             data = {
                 "step": job.step + 1,
                 "code": error.code,
@@ -303,7 +308,8 @@ class Planner:
                 "attempt": job.attempt,
                 "retry_in_s": round(pause, 2),
             }
-            jobs.release(tx, job.id, job.attempt, {"due_at": self._due(pause), "not_before": self._due(pause)}, usage=usage)
+            values = {"due_at": self._due(pause), "not_before": self._due(pause), "tries": 0, "failures": failures}
+            jobs.release(tx, job.id, job.attempt, values, usage=usage)
             events.append(tx, job.id, NewEvent(EventType.STEP_RETRYING, data | {"retry_in_s": round(pause, 2)}))
 
     @staticmethod

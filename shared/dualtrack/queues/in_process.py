@@ -22,6 +22,8 @@ class InProcessDoorbell:
         self._handlers: dict[Task, Callable[[str], None]] = {}
         self._waiting: set[tuple[Task, str]] = set()
         self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._running = 0
 
     def start(self, *, plan: Callable[[str], None], execute: Callable[[str], None], planner_threads: int, executor_threads: int) -> None:
         """Begin to take rings."""
@@ -31,11 +33,13 @@ class InProcessDoorbell:
             Task.EXECUTE: ThreadPoolExecutor(executor_threads, thread_name_prefix="executor"),
         }
 
-    def stop(self) -> None:
-        """Finish what is running; rings still waiting are dropped (their rows stay due)."""
+    def stop(self, timeout_s: float) -> bool:
+        """Take no more rings (rows stay due) and wait for what is running, at most `timeout_s`; whether all of it has ended."""
         pools, self._pools = self._pools, {}
         for pool in pools.values():
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._running, timeout=timeout_s)
 
     def plan(self, job_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
         """Ring for the planner."""
@@ -72,7 +76,12 @@ class InProcessDoorbell:
     def _run(self, task: Task, row_id: str) -> None:
         with self._lock:
             self._waiting.discard((task, row_id))
+            self._running += 1
         try:
             self._handlers[task](row_id)
         except Exception:  # noqa: BLE001 - a pool thread has nobody else to tell; the row stays due
             _LOG.exception("%s %s failed", task, row_id)
+        finally:
+            with self._idle:
+                self._running -= 1
+                self._idle.notify_all()
