@@ -96,7 +96,8 @@ def _introduce(platform: Platform) -> None:
     print('    .venv/bin/dualtrack chat "What is a message queue good for?"')
     print('    .venv/bin/dualtrack jobs submit "Count the lines of orders.csv." --file examples/orders.csv --watch')
     print(f'    curl -s {found.base_url}/v1/models -H "Authorization: Bearer {key}"\n')
-    print(f"API documentation: {found.base_url}/docs    Ctrl-C stops the platform; its data stays in {STATE}.", flush=True)
+    kept = " and ".join(str(path) for path in platform.data)
+    print(f"API documentation: {found.base_url}/docs    Ctrl-C stops the platform; its data stays in {kept}.", flush=True)
 
 
 def _demo(orders: Path) -> int:

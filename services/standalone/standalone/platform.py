@@ -43,6 +43,7 @@ class Platform:
         self._say = say
         self._stack = ExitStack()
         self._shown = 0
+        self.data: tuple[Path, ...] = (state,)
         self.drained = True
         self.credentials: credentials.Credentials
         self.models: Models
@@ -63,6 +64,7 @@ class Platform:
         self._stack.callback(bootstrap.telemetry(settings, "standalone"))
         if self._own_database:
             server = EmbeddedPostgres(self._state)
+            self.data += () if server.home.is_relative_to(self._state) else (server.home,)
             self._say(f"database: embedded PostgreSQL in {server.home}")
             self._stack.callback(server.stop)
             server.start()

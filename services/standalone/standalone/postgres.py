@@ -6,6 +6,7 @@ system user. Here root's server runs as an existing unprivileged user from a fol
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pwd
@@ -117,6 +118,8 @@ class EmbeddedPostgres:
         deadline = time.monotonic() + _START_S
         while pid_file.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
+        with contextlib.suppress(OSError):  # somebody put a file of their own into it
+            self._socket.rmdir()
 
     def _own(self, path: Path) -> None:
         if self._account is not None:
