@@ -15,6 +15,7 @@ import pytest
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import MIB, SandboxLimits
 from dualtrack.sandbox.access import may_traverse
+from dualtrack.sandbox.cgroups import CommandGroup
 from dualtrack.sandbox.port import Command, Ended
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.contracts.sandbox import host_processes
@@ -153,6 +154,42 @@ def test_check_fails_under_limits_that_python_can_not_live_with() -> None:
         sandbox.check()
 
 
+def test_the_command_line_of_its_init_names_nothing_of_the_host() -> None:
+    from dualtrack.sandbox.binary import find_bwrap
+    from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
+
+    sandbox = BubblewrapSandbox(SandboxSettings(), SandboxLimits())
+    with sandbox_workspace() as workspace:
+        outcome = sandbox.run(Command(("cat", "/proc/1/cmdline")), workspace, SandboxLimits(), threading.Event())
+        line = outcome.stdout.decode().split("\0")
+        assert line[:2] == ["sandbox", "--args"]
+        assert line[-3:] == ["cat", "/proc/1/cmdline", ""]
+        for path in (workspace, workspace.parent, find_bwrap(), SandboxSettings().workspaces, PACKAGE_ROOT.parent):
+            assert str(path).encode() not in outcome.stdout
+        assert {word for argument in line for word in argument.split() if word.startswith("/")} == {"/bin/sh", "/proc/1/cmdline"}
+
+
+@pytest.mark.timeout(60)
+def test_control_groups_of_a_killed_worker_go_at_the_next_start() -> None:
+    from dualtrack.sandbox.cgroups import detect
+
+    support = detect()
+    parents = {found.parent for found in (support.memory, support.pids) if found is not None}
+    if not parents:
+        pytest.skip("no control groups can be made here")
+    program = (
+        "import os\nfrom dualtrack.sandbox.cgroups import CommandGroup, detect\n"
+        "group = CommandGroup(detect(), 1 << 26, 9)\nprint(group._name, flush=True)\nos.kill(os.getpid(), 9)\n"
+    )
+    with CommandGroup(support, 64 * MIB, 9) as living:
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        left = [parent / done.stdout.strip() for parent in parents]
+        assert all(path.is_dir() for path in left), done.stderr
+        detect()
+        assert not any(path.exists() for path in left)
+        assert all((parent / living._name).is_dir() for parent in parents)
+
+
 def test_no_control_group_is_left() -> None:
     from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
     from dualtrack.sandbox.cgroups import detect
@@ -170,5 +207,5 @@ def test_no_control_group_is_left() -> None:
         ):
             limits = SandboxLimits(wall_time_s=2, memory_bytes=64 * MIB)
             assert sandbox.run(Command(argv), workspace, limits, threading.Event()).ended is ended
-    ours = [path for parent in parents for path in parent.glob(f"dualtrack-{os.getpid()}-*")]
+    ours = [path for parent in parents for path in parent.glob(f"dualtrack-*-{os.getpid()}-*")]
     assert ours == []

@@ -84,6 +84,13 @@ def test_a_traceback_shows_the_line_at_fault_and_ends_with_the_error(call: Call)
 def test_limits_are_told_to_the_model(call: Call) -> None:
     observation = call("execute_python", code="print('so far')\nwhile True: pass", timeout_s=1).observation
     assert (observation.ok, observation.text) == (False, "so far\n[killed: wall time limit 1 s]")
+    for name, arguments in (
+        ("shell", {"command": "sleep 9"}),
+        ("check", {"command": "sleep 9"}),
+        ("execute_python", {"code": "input = 1\nwhile 1: pass"}),
+    ):
+        silent = call(name, **arguments, timeout_s=1).observation
+        assert (silent.ok, silent.text) == (False, "[killed: wall time limit 1 s]")
     missing = call("shell", command="no-such-program").observation
     assert missing.text.endswith("[exit status 127]")
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
-from dualtrack.sandbox import cgroups
+from dualtrack.sandbox import cgroups, group_names
 from dualtrack.sandbox.access import give_workspace, may_traverse
 from dualtrack.sandbox.cgroups import CgroupSupport, CommandGroup, Controller
 from dualtrack.sandbox.disk import DiskWatch
@@ -128,6 +129,37 @@ def test_v2_makes_a_sibling_where_its_own_group_passes_nothing_on(v2: Path) -> N
 def test_v2_uses_its_own_group_where_that_passes_on(v2: Path) -> None:
     (v2 / "slice/own/cgroup.subtree_control").write_text("memory pids")
     assert cgroups.detect().memory == Controller(2, v2 / "slice/own")
+
+
+def test_groups_of_dead_processes_are_removed_and_no_others(tmp_path: Path) -> None:
+    own = group_names.group_name()
+    _, namespace, pid, started, unique = own.split("-")
+    done = subprocess.Popen(["true"])
+    done.wait()
+    dead = f"dualtrack-{namespace}-{done.pid}-{started}-{unique}"
+    reused = f"dualtrack-{namespace}-{pid}-{int(started) - 1}-{unique}"
+    busy = f"dualtrack-{namespace}-{done.pid}-{started}-{'0' * 12}"
+    elsewhere = f"dualtrack-{int(namespace) + 1}-{done.pid}-{started}-{unique}"
+    parent = group_names._started(os.getppid())
+    others = f"dualtrack-{namespace}-{os.getppid()}-{parent}-{unique}"
+    kept = {own, busy, elsewhere, others, "dualtrack-mine", "user.slice"}
+    for name in (*kept, dead, reused):
+        (tmp_path / name).mkdir()
+    (tmp_path / busy / "child").mkdir()  # of a control group with processes the kernel says EBUSY, likewise an OSError
+    group_names.remove_leftovers(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    group_names.remove_leftovers(tmp_path / "absent")
+
+
+def test_a_process_that_can_not_be_seen_counts_as_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / group_names.group_name()).mkdir()
+
+    def hidden(pid: int) -> int:
+        raise FileNotFoundError(pid)
+
+    monkeypatch.setattr(group_names, "_started", hidden)
+    group_names.remove_leftovers(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_without_controllers_there_is_no_support(v2: Path) -> None:

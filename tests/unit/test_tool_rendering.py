@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dualtrack.domain.errors import NotFound, SandboxFailed
+from dualtrack.domain.errors import NotFound, ObjectMissing, SandboxFailed
 from dualtrack.domain.limits import PlatformLimits, SandboxLimits
 from dualtrack.sandbox.outcome import outcome_of, size_text
 from dualtrack.sandbox.port import Command, Ended, Outcome
@@ -52,6 +52,39 @@ def test_a_limit_is_named() -> None:
     result = command_result(outcome(Ended.WALL_TIME, None), LIMITS)
     assert (result.observation.ok, result.observation.text) == (False, "[killed: wall time limit 5 s]")
     assert result.details["ended"] == "wall_time_limit"
+
+
+ENDS: dict[Ended, tuple[Outcome, str]] = {
+    Ended.EXITED: (outcome(None, 3), "exit status 3"),
+    Ended.SIGNALLED: (outcome(None, 139), "killed: signal 11 (SIGSEGV)"),
+    Ended.WALL_TIME: (outcome(Ended.WALL_TIME, None), "killed: wall time limit 5 s"),
+    Ended.CPU_TIME: (outcome(None, 152), "killed: CPU time limit 120 s"),
+    Ended.MEMORY: (outcome(None, None, out_of_memory=True), "killed: memory limit 1024 MiB"),
+    Ended.OUTPUT: (outcome(Ended.OUTPUT, 137), "killed: output limit, 64 x 1 MiB"),
+    Ended.DISK: (outcome(Ended.DISK, 137), "killed: workspace limit "),
+    Ended.CANCELLED: (outcome(Ended.CANCELLED, None), "killed: cancelled"),
+}
+
+
+@pytest.mark.parametrize("ended", Ended)
+@pytest.mark.parametrize("tool", ["shell", "check", "execute_python"])
+def test_a_command_that_printed_nothing_still_says_how_it_ended(tool: str, ended: Ended) -> None:
+    answer, note = ENDS[ended]
+    assert (answer.ended, answer.stdout, answer.stderr) == (ended, b"", b"")
+    result = registry.tool(tool).run({"command": "x", "code": "x"}, context(answer))
+    assert result.observation.ok is False
+    assert result.observation.text.startswith(f"[{note}")
+    assert result.details["ended"] == ended.value
+
+
+@pytest.mark.parametrize("ended", [ended for ended in Ended if ended is not Ended.EXITED])
+@pytest.mark.parametrize("tool", ["read_file", "write_file", "edit_file", "list_files", "search_files", "save_artifact"])
+def test_a_file_operation_that_was_stopped_says_so(tool: str, ended: Ended) -> None:
+    arguments = {"path": "a", "content": "", "old": "a", "new": "b", "pattern": "x"}
+    answer, note = ENDS[ended]
+    result = registry.tool(tool).run(arguments, context(answer))
+    assert (result.observation.ok, result.artifacts) == (False, ())
+    assert result.observation.text.startswith(f"[{note}")
 
 
 def test_dropped_output_is_said() -> None:
@@ -155,6 +188,16 @@ def test_read_artifact_pages_through_a_long_result() -> None:
     missing = tool.run({"call_id": "call_9"}, given).observation
     assert missing.ok is False
     assert "call_9" in missing.text
+
+
+def test_a_long_result_that_is_gone_is_told_without_its_key() -> None:
+    def read(call_id: str) -> str:
+        raise ObjectMissing(f"There is no object 'observations/ten_1/{call_id}'.")
+
+    given = ToolContext(Path("/nowhere"), FakeSandbox(), LIMITS, threading.Event(), read)
+    observation = registry.tool("read_artifact").run({"call_id": "call_1"}, given).observation
+    assert observation.ok is False
+    assert observation.text == "The long result of call 'call_1' is missing from the object store: make the call again."
 
 
 def test_save_artifact_names_what_to_keep() -> None:

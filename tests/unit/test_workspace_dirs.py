@@ -141,6 +141,15 @@ def test_what_a_dead_process_left_is_removed_and_a_living_ones_is_not(tmp_path: 
     assert processes(base) == []
 
 
+def test_only_directories_of_processes_are_taken_for_leavings(tmp_path: Path) -> None:
+    base = tmp_path / "w"
+    (base / ".bwrap-0123456789abcdef").mkdir(parents=True)
+    (base / "123-0123abcd").mkdir()
+    with open_workdirs(base):
+        assert (base / ".bwrap-0123456789abcdef").is_dir()
+        assert not (base / "123-0123abcd").exists()
+
+
 def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")

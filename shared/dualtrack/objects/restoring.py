@@ -7,11 +7,13 @@ import hashlib
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from typing import Final
 
+from dualtrack.domain.errors import ObjectMissing
 from dualtrack.domain.limits import PlatformLimits
-from dualtrack.objects import trees
-from dualtrack.objects.blobs import BlobStore
+from dualtrack.objects import nofollow, trees
+from dualtrack.objects.blobs import BlobCorrupt, BlobStore
 from dualtrack.objects.file_digests import FileDigests
 from dualtrack.objects.manifest import Entry, EntryKind, Manifest
 from dualtrack.objects.trees import Found, Tree, WorkspaceTooLarge
@@ -65,7 +67,7 @@ class Restoring:
                 with trees.parent_of(self._root, entry.path) as (parent, name):
                     if kept is None:
                         os.mkdir(name, 0o700, dir_fd=parent)
-                    with trees.opened(name, trees.DIRECTORY_FLAGS, parent) as directory:
+                    with nofollow.opened(name, nofollow.DIRECTORY_FLAGS, parent) as directory:
                         if kept is None:
                             self._give(directory)
                         os.fchmod(directory, _DIRECTORY_MODE)
@@ -86,7 +88,7 @@ class Restoring:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=parent)
             try:
                 with os.fdopen(descriptor, "wb") as file:
-                    for chunk in self._blobs.stream(entry.sha256):
+                    for chunk in self._content(entry):
                         file.write(chunk)
                     self._give(file.fileno())
                     os.fchmod(file.fileno(), _mode(entry))
@@ -97,6 +99,15 @@ class Restoring:
                 raise
             # Not before: moving a file changes its ctime.
             return entry, os.stat(name, dir_fd=parent, follow_symlinks=False)
+
+    def _content(self, entry: Entry) -> Iterator[bytes]:
+        """The bytes of a file; an object that is gone or damaged is told by the file's path, which is all that users know."""
+        try:
+            yield from self._blobs.stream(entry.sha256)
+        except ObjectMissing as error:
+            raise ObjectMissing(f"The content of {entry.path!r} is missing from the object store: restore it from a backup.") from error
+        except BlobCorrupt as error:
+            raise BlobCorrupt(f"The content of {entry.path!r} in the object store is damaged: restore it from a backup.") from error
 
     def _fits(self, found: Found) -> bool:
         entry = self._manifest.by_path.get(found.path)

@@ -1,30 +1,27 @@
 """Looking at and removing directory trees that nobody trusts: what a sandboxed command has left behind.
 
-Nothing here follows a symbolic link, opens a FIFO or device, or goes by a path of more than one name: everything is reached
-from an open directory by descriptors. Callers make sure that no process of the sandbox is left.
+Nothing here follows a symbolic link, opens a FIFO or device, or goes by a path of more than one name (see `objects.nofollow`).
+Callers make sure that no process of the sandbox is left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from dualtrack.domain.errors import DualtrackError
-from dualtrack.domain.paths import MAX_NAME_BYTES, MAX_PATH_BYTES
+from dualtrack.domain.paths import CONTROL, MAX_NAME_BYTES, MAX_PATH_BYTES
+from dualtrack.objects.nofollow import DIRECTORY_FLAGS, MAX_DEPTH, change_mode, opened
 
-MAX_DEPTH: Final = 100
-"""Directories below each other; each level holds a descriptor while a tree is walked. What lies deeper is skipped."""
 MAX_SKIPPED: Final = 1000
-DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+MAX_TARGET_BYTES: Final = 4096
+"""Of a symbolic link; Linux has none longer."""
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class WorkspaceTooLarge(DualtrackError):
@@ -40,6 +37,7 @@ class Found:
     path: str
     status: os.stat_result
     target: str = ""
+    """The text of a link, wherever it points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +47,7 @@ class Skipped:
     path: str
     """For people: what is not UTF-8 is escaped."""
     reason: str
+    """A few words, for the agent: `FIFO`, `name is not UTF-8`."""
     parent: str
     """Workspace path of the directory it lies in, `.` for the root."""
     name: str
@@ -98,17 +97,17 @@ class _Scanner:
         target = ""
         if reason is None and stat.S_ISLNK(status.st_mode):
             target = os.readlink(item.name, dir_fd=descriptor)
-            reason = _unusable_target(target, depth)
+            reason = _unusable_target(target)
         elif reason is None and stat.S_ISREG(status.st_mode):
             self._bytes_left -= status.st_size
             if self._bytes_left < 0:
                 raise WorkspaceTooLarge(f"The files of the workspace have more than {self._max_bytes} bytes together: delete some.")
         elif reason is None and not stat.S_ISDIR(status.st_mode):
-            reason = f"a {_kind(status.st_mode)} is not kept"
+            reason = _kind(status.st_mode)
         elif reason is None and depth + 1 >= MAX_DEPTH:
-            reason = f"directories more than {MAX_DEPTH} levels deep are not kept"
+            reason = f"{MAX_DEPTH} directories deep"
         elif reason is None and status.st_dev != self._device:
-            reason = "another file system is not kept"
+            reason = "on another file system"
         if reason is not None:
             if len(self._tree.skipped) < MAX_SKIPPED:
                 shown = os.fsencode(path).decode("utf-8", "backslashreplace")
@@ -125,30 +124,22 @@ def _unusable_name(name: str, path: str) -> str | None:
     try:
         length = len(path.encode())
     except UnicodeEncodeError:
-        return "its name is not UTF-8"
-    if _CONTROL.search(name) is not None or not name.strip():
-        return "its name has control characters or is blank"
+        return "name is not UTF-8"
+    if CONTROL.search(name) is not None:
+        return "name has control characters"
+    if not name.strip():
+        return "name is blank"
     if length > MAX_PATH_BYTES - 1 or len(name.encode()) > MAX_NAME_BYTES:
-        return f"its path has more than {MAX_PATH_BYTES} bytes"
+        return f"path is longer than {MAX_PATH_BYTES} bytes"
     return None
 
 
-def _unusable_target(target: str, depth: int) -> str | None:
-    """Links may climb from where they really lie, by leading `..` only, and not past the root. Every link being so, no chain
-    of them leaves the workspace either.
-    """
+def _unusable_target(target: str) -> str | None:
     try:
-        target.encode()
+        length = len(target.encode())
     except UnicodeEncodeError:
-        return "a link whose target is not UTF-8 is not kept"
-    parts = target.split("/")
-    climbs = 0
-    while climbs < len(parts) and parts[climbs] in {"..", "."}:
-        climbs += 1
-    up = parts[:climbs].count("..")
-    if target.startswith("/") or up > depth or ".." in parts[climbs:] or "\x00" in target:
-        return "a link that may lead out of the workspace is not kept"
-    return None
+        return "link target is not UTF-8"
+    return f"link target is longer than {MAX_TARGET_BYTES} bytes" if length > MAX_TARGET_BYTES else None
 
 
 def _kind(mode: int) -> str:
@@ -156,23 +147,6 @@ def _kind(mode: int) -> str:
         if test(mode):
             return name
     return "special file"
-
-
-@contextlib.contextmanager
-def opened(name: str | Path, flags: int, parent: int | None = None) -> Iterator[int]:
-    """A descriptor of one name in an open directory, made accessible to its owner first where it is not."""
-    try:
-        descriptor = os.open(name, flags, dir_fd=parent)
-    except PermissionError:
-        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
-        if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-            raise
-        os.chmod(name, mode & 0o777 | (0o700 if stat.S_ISDIR(mode) else 0o600), dir_fd=parent)  # no link: see above
-        descriptor = os.open(name, flags, dir_fd=parent)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -252,4 +226,4 @@ def _writable(descriptor: int) -> None:
 def _own(name: str, parent: int) -> None:
     """A directory can only be moved elsewhere by who may write to it (its `..` changes)."""
     if os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode & stat.S_IRWXU != stat.S_IRWXU:
-        os.chmod(name, 0o700, dir_fd=parent)
+        change_mode(name, 0o700, parent)

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import secrets
 import stat
 import threading
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from dualtrack.domain.errors import InfrastructureError, SandboxUnavailable
-from dualtrack.objects import trees
+from dualtrack.objects import nofollow, trees
 from dualtrack.settings import SandboxSettings
 
 _LOG: Final = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ MAX_DIRECTORIES: Final = 64
 LEASE_TIMEOUT_S: Final = 120.0
 """Longest wait for another call of the same job, which is told to stop within seconds when it has lost its claim."""
 _LOCK: Final = "lock"
+_PROCESS: Final = re.compile(r"[0-9]+-[0-9a-f]{8}")  # sandboxes keep things of their own beside these
 
 
 class WorkdirBusy(InfrastructureError):
@@ -127,7 +129,7 @@ class Workdirs:
             raise ValueError(f"{job_id!r} is no job id.")
         path.mkdir(mode=0o700)
         if self._owner is not None:
-            os.chown(path, *self._owner)
+            os.chown(path, *self._owner, follow_symlinks=False)
         directory = self._directories[job_id] = Workdir(path, self._owner)
         return directory
 
@@ -189,7 +191,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _remove_dead(base: Path) -> None:
     """Remove the directories of processes that have ended. Process ids mean nothing across containers, locks do."""
     for left in base.iterdir():
-        if left.is_dir() and not left.is_symlink():
+        if _PROCESS.fullmatch(left.name) is not None and left.is_dir() and not left.is_symlink():
             with contextlib.suppress(BlockingIOError):
                 descriptor = _lock(left / _LOCK, wait=False)
                 try:
@@ -199,5 +201,5 @@ def _remove_dead(base: Path) -> None:
 
 
 def _remove_in(directory: Path, name: str) -> None:
-    with trees.opened(directory, trees.DIRECTORY_FLAGS) as parent:
+    with nofollow.opened(directory, nofollow.DIRECTORY_FLAGS) as parent:
         trees.remove(parent, name)

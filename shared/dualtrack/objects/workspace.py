@@ -1,7 +1,9 @@
 """Workspace snapshots: a manifest (itself a blob, whose digest is the snapshot's id) and a blob for each file's content.
 
-A snapshot holds directories, regular files (content, and whether they are executable) and relative symbolic links that stay
-inside. Nothing else a command may leave behind is kept: FIFOs, sockets, devices, other links, names that are not UTF-8.
+A snapshot holds directories, regular files (content, and whether they are executable) and symbolic links, whose targets are
+text that nothing here ever follows: they mean something inside a sandbox only. Owners, times and all other modes are not kept:
+directories come back as 755, files as 644 or 755. Nothing else a command may leave behind is kept: FIFOs, sockets, devices, names
+that are not UTF-8, have control characters or lie too deep; `Snapshot.skipped` tells of them.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from typing import Final, TypeVar
 from dualtrack.domain.errors import DualtrackError, InfrastructureError, ObjectMissing, TooLarge
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.paths import workspace_path
-from dualtrack.objects import trees
+from dualtrack.objects import nofollow, trees
 from dualtrack.objects.blobs import BlobCorrupt, BlobStore
 from dualtrack.objects.file_digests import FileDigests, file_clock_ns
-from dualtrack.objects.manifest import EMPTY, Entry, EntryKind, Manifest
+from dualtrack.objects.manifest import EMPTY, Entry, EntryKind, Manifest, parents
 from dualtrack.objects.port import ObjectStore
 from dualtrack.objects.restoring import Restoring
 from dualtrack.objects.trees import Found, WorkspaceTooLarge
@@ -85,7 +87,7 @@ class Snapshot:
     changed: tuple[str, ...]
     """Paths of files and links that were added, changed or removed since the previous snapshot, in order."""
     skipped: tuple[tuple[str, str], ...]
-    """Path and reason of what was found and not kept."""
+    """Path and reason, in a few words, of what was found and not kept."""
 
 
 class WorkspaceStore:
@@ -116,7 +118,7 @@ class WorkspaceStore:
         return self._put_manifest(manifest)
 
     def manifest(self, digest: str | None) -> Manifest:
-        """What a snapshot holds. Raises `ObjectMissing`, `BlobCorrupt`."""
+        """What a snapshot holds. Raises `ObjectMissing`, `BlobCorrupt`, whose messages name neither tenant nor key."""
         if digest is None or digest == EMPTY.digest:
             return EMPTY
         key = self._blobs.key(digest)
@@ -126,6 +128,8 @@ class WorkspaceStore:
                 return _manifests[key]
         try:
             manifest = Manifest.decode(self._blobs.get(digest))
+        except ObjectMissing as error:
+            raise ObjectMissing(f"The workspace {digest[:12]} is missing from the object store: restore it from a backup.") from error
         except (ValueError, KeyError, TypeError) as error:
             raise BlobCorrupt(f"Blob {digest} is no workspace manifest of a release up to this one: {error}") from error
         self._keep_manifest(key, manifest)
@@ -139,10 +143,10 @@ class WorkspaceStore:
             ObjectMissing: there is no regular file at that path.
         """
         normal = workspace_path(path)
-        found = self.manifest(digest).by_path.get(normal)
+        manifest = self.manifest(digest)
+        found = manifest.by_path.get(normal)
         if found is None or found.kind is not EntryKind.FILE:
-            what = "does not exist" if found is None else "is no regular file"
-            raise ObjectMissing(f"{normal!r} {what} in the workspace.")
+            raise ObjectMissing(f"{normal!r} {_not_a_file(found, manifest, normal)}")
         return FileEntry(found.path, found.size, found.sha256, self._blobs.key(found.sha256), found.executable)
 
     def snapshot(self, directory: Path, previous: str | None) -> Snapshot:
@@ -158,7 +162,7 @@ class WorkspaceStore:
         self._blobs.remember(entry.sha256 for entry in before.entries if entry.kind is EntryKind.FILE)
         if previous is not None and previous != EMPTY.digest:
             self._blobs.remember([previous])
-        with _os_errors(directory), trees.opened(directory, trees.DIRECTORY_FLAGS) as root:
+        with _os_errors(directory), nofollow.opened(directory, nofollow.DIRECTORY_FLAGS) as root:
             tree = trees.scan(root, max_entries=self._limits.workspace_files, max_bytes=self._limits.workspace_bytes)
             files = [found for found in tree.found.values() if stat.S_ISREG(found.status.st_mode)]
             stored = {file.path: _entry(file, digest) for file in files if (digest := self._stored_digest(file)) is not None}
@@ -180,11 +184,11 @@ class WorkspaceStore:
         at work in it. `owner` (uid, gid) is given whatever is made here; only root can.
 
         Raises:
-            ObjectMissing, BlobCorrupt: the snapshot is not or no longer there.
+            ObjectMissing, BlobCorrupt: the snapshot is not or no longer there, or a file's content, which is named by its path.
             WorkspaceUnavailable, StorageUnavailable: our machinery failed.
         """
         manifest = self.manifest(digest)
-        with _os_errors(directory), trees.opened(directory, trees.DIRECTORY_FLAGS) as root:
+        with _os_errors(directory), nofollow.opened(directory, nofollow.DIRECTORY_FLAGS) as root:
             restoring = Restoring(root, manifest, self._blobs, _digests, owner)
             restoring.clear(self._limits)
             restoring.make_directories_and_links()
@@ -233,6 +237,19 @@ def _entry(found: Found, digest: str = "") -> Entry:
     if stat.S_ISLNK(found.status.st_mode):
         return Entry(found.path, EntryKind.SYMLINK, target=found.target)
     return Entry(found.path, EntryKind.FILE, found.status.st_size, digest, executable=bool(found.status.st_mode & stat.S_IXUSR))
+
+
+def _not_a_file(found: Entry | None, manifest: Manifest, path: str) -> str:
+    """What is wrong with a path that is no regular file. Commands can read through links, snapshots do not."""
+    link = next((above for above in (path, *parents(path)) if _is_link(manifest.by_path.get(above))), None)
+    if link is not None:
+        target = manifest.by_path[link].target
+        return f"is reached by a symbolic link ({link!r} -> {target!r}): give the path of the file itself."
+    return "does not exist in the workspace." if found is None else "is no regular file in the workspace."
+
+
+def _is_link(entry: Entry | None) -> bool:
+    return entry is not None and entry.kind is EntryKind.SYMLINK
 
 
 def _changed(before: Manifest, after: Manifest) -> tuple[str, ...]:

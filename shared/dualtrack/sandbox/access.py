@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from dualtrack.domain.errors import SandboxFailed
+from dualtrack.objects.nofollow import DIRECTORY_FLAGS, Seen, change_mode, opened, walk
 
 
 def may_traverse(directory: Path, uid: int) -> bool:
@@ -31,9 +32,10 @@ def may_traverse(directory: Path, uid: int) -> bool:
 
 
 def give_workspace(workspace: Path, uid: int) -> None:
-    """Make `uid` the owner of the workspace and of all in it that belongs to another. Symlinks are not followed.
+    """Make `uid` the owner of the workspace and of all in it that belongs to another. Symbolic links are given away themselves.
 
-    For a driver that runs as root and drops to `uid`; nothing may be writing to the workspace meanwhile. Costs some µs a file.
+    For a driver that runs as root and drops to `uid`; nothing may be writing to the workspace meanwhile. Costs some µs a file. What is
+    nested deeper than `MAX_DEPTH` is left alone: only a command can have made it, so it belongs to the sandbox's user already.
 
     Raises:
         SandboxFailed: when it may not be changed, or `uid` can't enter the directories above it.
@@ -44,9 +46,12 @@ def give_workspace(workspace: Path, uid: int) -> None:
             "enter all parent directories."
         )
     try:
-        for path, status in _walk(workspace):
-            if status.st_uid != uid:
-                os.chown(path, uid, uid, follow_symlinks=False)
+        with opened(workspace, DIRECTORY_FLAGS) as top:
+            if os.fstat(top).st_uid != uid:
+                os.fchown(top, uid, uid)
+            for seen in walk(top):
+                if seen.status.st_uid != uid:
+                    os.chown(seen.name, uid, uid, dir_fd=seen.parent, follow_symlinks=False)
     except OSError as error:
         raise SandboxFailed(f"The workspace can't be given to the sandbox's user {uid}: {error}.") from error
 
@@ -54,30 +59,24 @@ def give_workspace(workspace: Path, uid: int) -> None:
 def strip_setid(workspace: Path) -> None:
     """Take the setuid and setgid bits off everything in the workspace; nothing may be writing to it meanwhile.
 
+    What is nested deeper than `MAX_DEPTH` is left alone: it is in no snapshot, and goes with the next restore.
+
     Raises:
         SandboxFailed: when that is not possible.
     """
     try:
-        for path, status in _walk(workspace):
-            if not stat.S_ISLNK(status.st_mode) and status.st_mode & (stat.S_ISUID | stat.S_ISGID):
-                Path(path).chmod(stat.S_IMODE(status.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))
+        with opened(workspace, DIRECTORY_FLAGS) as top:
+            _strip(os.fstat(top), lambda mode: os.fchmod(top, mode))
+            for seen in walk(top):
+                _strip(seen.status, partial(_change, seen))
     except OSError as error:
         raise SandboxFailed(f"The setuid bits of a file in the workspace can't be taken off: {error}.") from error
 
 
-def _walk(workspace: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """The workspace and all in it, symlinks as themselves. What is nested beyond the system's longest path is left out: only a command can
-    have made it, so it belongs to the sandbox's user already, and nobody can reach it by its path.
-    """
-    pending = [os.fspath(workspace)]
-    yield pending[0], workspace.stat(follow_symlinks=False)
-    while pending:
-        try:
-            with os.scandir(pending.pop()) as entries:
-                for entry in entries:
-                    yield entry.path, entry.stat(follow_symlinks=False)
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(entry.path)
-        except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:
-                raise
+def _strip(status: os.stat_result, change: Callable[[int], None]) -> None:
+    if not stat.S_ISLNK(status.st_mode) and status.st_mode & (stat.S_ISUID | stat.S_ISGID):
+        change(stat.S_IMODE(status.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))
+
+
+def _change(seen: Seen, mode: int) -> None:
+    change_mode(seen.name, mode, seen.parent)

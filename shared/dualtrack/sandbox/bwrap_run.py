@@ -20,6 +20,7 @@ from dualtrack.sandbox.cgroups import CgroupSupport, CommandGroup
 from dualtrack.sandbox.port import Command
 from dualtrack.sandbox.rlimits import limited
 
+_NAME: Final = "sandbox"
 _START_S: Final = 20.0  # from exec to a built sandbox: milliseconds, unless the machine is overloaded
 _GONE_S: Final = 10.0
 _STATUS_BYTES: Final = 64 * 1024
@@ -100,7 +101,9 @@ class BwrapRun:
         argv = limited(self._command.argv, self._limits, address_space=setup.cgroups.memory is None, processes=setup.cgroups.pids is None)
         drop: dict[str, Any] = {} if setup.uid is None else {"user": setup.uid, "group": setup.uid, "extra_groups": []}
         return subprocess.Popen(
-            [setup.binary, "--args", str(arguments), "--", *argv],
+            # The sandbox's init keeps this command line, for all in it to read: it names nothing of the host.
+            [_NAME, "--args", str(arguments), "--", *argv],
+            executable=setup.binary,
             env={},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
+
+from dualtrack.sandbox.group_names import group_name, remove_leftovers
 
 _log = logging.getLogger(__name__)
 
@@ -41,10 +41,13 @@ class CgroupSupport:
 
 
 def detect() -> CgroupSupport:
-    """Find out by creating and removing a group."""
+    """Find out by creating and removing a group. Groups that killed processes have left there are removed."""
     mounts = _mounts()
     own = _own_groups()
-    return CgroupSupport(memory=_find("memory", mounts, own), pids=_find("pids", mounts, own))
+    support = CgroupSupport(memory=_find("memory", mounts, own), pids=_find("pids", mounts, own))
+    for parent in {controller.parent for controller in (support.memory, support.pids) if controller is not None}:
+        remove_leftovers(parent)
+    return support
 
 
 def _mounts() -> dict[str, tuple[int, Path, str]]:
@@ -100,8 +103,8 @@ def _passes_on(group: Path, name: str) -> bool:
 
 
 def _may_create(parent: Path) -> bool:
-    probe = parent / f"dualtrack-probe-{uuid.uuid4().hex[:12]}"
     try:
+        probe = parent / group_name()
         probe.mkdir()
         probe.rmdir()
     except OSError:
@@ -117,7 +120,7 @@ class CommandGroup:
     """
 
     def __init__(self, support: CgroupSupport, memory_bytes: int, processes: int) -> None:
-        self._name = f"dualtrack-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._name = group_name() if support.memory or support.pids else ""
         self._memory = self._make(support.memory)
         try:
             self._pids = self._make(support.pids)

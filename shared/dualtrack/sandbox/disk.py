@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from pathlib import Path
 from typing import Final
 
 from dualtrack.domain.limits import SandboxLimits
+from dualtrack.objects.nofollow import DIRECTORY_FLAGS, opened, walk
 from dualtrack.sandbox.port import Ended
 
 _PAUSE_S: Final = 1.0
@@ -24,7 +24,7 @@ class DiskWatch:
         self._next = time.monotonic() + _PAUSE_S
 
     def look(self) -> Ended | None:
-        """`Ended.DISK` when the workspace has grown beyond its limits."""
+        """`Ended.DISK` when the workspace has grown beyond its limits, in size, files or depth."""
         started = time.monotonic()
         if started < self._next:
             return None
@@ -35,15 +35,12 @@ class DiskWatch:
 
     def _over(self) -> bool:
         size = files = 0
-        pending = [os.fspath(self._workspace)]
-        while pending:
-            with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:  # vanished meanwhile, or nested beyond PATH_MAX
-                for entry in entries:
-                    files += 1
-                    with contextlib.suppress(OSError):
-                        size += entry.stat(follow_symlinks=False).st_blocks * _BLOCK
-                        if entry.is_dir(follow_symlinks=False):
-                            pending.append(entry.path)
-                    if size > self._limits.disk_bytes or files > self._limits.disk_files:
-                        return True
+        # The command is at work in it: it may put a link where a directory was.
+        with contextlib.suppress(OSError), opened(self._workspace, DIRECTORY_FLAGS, mend=False) as top:
+            for seen in walk(top, changing=True):
+                files += 1
+                size += seen.status.st_blocks * _BLOCK
+                # What is nested deeper can't be counted, and is in no snapshot: nobody gets to fill the disk there.
+                if seen.too_deep or size > self._limits.disk_bytes or files > self._limits.disk_files:
+                    return True
         return False

@@ -6,6 +6,7 @@ import signal
 from typing import Final
 
 from dualtrack.domain.limits import KIB, MIB, SandboxLimits
+from dualtrack.objects.nofollow import MAX_DEPTH
 from dualtrack.sandbox.port import Ended, Outcome
 from dualtrack.sandbox.pump import FLOOD_FACTOR, Pumped
 
@@ -48,7 +49,7 @@ def _note(ended: Ended, number: int | None, limits: SandboxLimits) -> str:
         Ended.CPU_TIME: f"CPU time limit {limits.cpu_time_s} s",
         Ended.MEMORY: f"memory limit {size_text(limits.memory_bytes)}",
         Ended.OUTPUT: f"output limit, {FLOOD_FACTOR} x {size_text(limits.output_bytes)}",
-        Ended.DISK: f"workspace limit {size_text(limits.disk_bytes)} or {limits.disk_files} files",
+        Ended.DISK: f"workspace limit {size_text(limits.disk_bytes)}, {limits.disk_files} files or {MAX_DEPTH} directories deep",
         Ended.CANCELLED: "cancelled",
     }
     if ended in notes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dualtrack.domain.errors import InvalidPath, NotFound
+from dualtrack.domain.errors import InvalidPath, NotFound, ObjectMissing
 from dualtrack.domain.paths import file_name, workspace_path
 from dualtrack.domain.tool import SAVE_TOOL, Effect, Observation, ToolSpec
 from dualtrack.sandbox.outcome import size_text
@@ -34,6 +34,8 @@ class ReadArtifact:
             text = context.read_observation(call_id)
         except NotFound:
             return refusal(f"There is no result of a call {call_id!r} in this job: copy the call_id from where the result was cut.")
+        except ObjectMissing:
+            return refusal(f"The long result of call {call_id!r} is missing from the object store: make the call again.")
         offset = arguments.get("offset", 0)
         most = page_chars(context)
         page = text[offset : offset + min(arguments.get("limit", most), most)]
