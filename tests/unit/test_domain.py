@@ -66,7 +66,21 @@ def test_workspace_paths_have_one_normal_form(text: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", " ", "../a", "a/../../b", "/etc/passwd", "/workspacex/a", "a\x00b", "a\nb", "x" * 256, "a/" * 600 + "b"]
+    "text",
+    [
+        "",
+        " ",
+        "../a",
+        "a/../../b",
+        "/etc/passwd",
+        "/workspacex/a",
+        "a\x00b",
+        "a\nb",
+        "a/\u202ecod.exe",
+        "\u2066a",
+        "x" * 256,
+        "a/" * 600 + "b",
+    ],
 )
 def test_paths_that_leave_the_workspace_are_refused(text: str) -> None:
     with pytest.raises(errors.InvalidPath) as refused:
@@ -85,7 +99,7 @@ def test_an_accepted_path_never_leaves_the_workspace_and_is_stable(text: str) ->
     assert workspace_path(path) == path
 
 
-@pytest.mark.parametrize("text", ["../../x", "a/b", "a\\b", "..", "."])
+@pytest.mark.parametrize("text", ["../../x", "a/b", "a\\b", "..", ".", "C:\\x", "a\u202eb", "a\u2069b", "a\x7fb"])
 def test_file_names_hold_no_directories(text: str) -> None:
     with pytest.raises(errors.InvalidPath):
         file_name(text)
@@ -134,6 +148,25 @@ def test_input_paths_stay_inside(path: str) -> None:
 
 def test_finish_is_always_a_tool() -> None:
     assert JobSpec.model_validate({"instructions": "x", "agent": {"tools": ["shell"]}}).agent.tools == ("shell", "finish")
+
+
+def test_names_given_twice_count_once_in_their_order() -> None:
+    spec = JobSpec.model_validate(
+        {"instructions": "x", "agent": {"tools": ["shell", "finish", "shell"]}, "outputs": ["b", "/workspace/a", "./b", "a"]}
+    )
+    assert (spec.agent.tools, spec.outputs) == (("shell", "finish"), ("b", "a"))
+
+
+@pytest.mark.parametrize("limits", [{"steps": True}, {"tokens": "5"}, {"wall_time_s": 5.0}, {"cost_usd": True}])
+def test_limits_are_numbers(limits: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        JobSpec.model_validate({"instructions": "x", "limits": limits})
+
+
+def test_a_spec_survives_its_stored_form() -> None:
+    spec = JobSpec.model_validate({"instructions": "x", "limits": {"steps": 7, "cost_usd": "0.5"}, "outputs": ["a"], "priority": 3})
+    assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
+    assert JobSpec.model_validate(spec.model_dump(mode="json")) == spec
 
 
 def test_each_limit_of_a_job_is_named_when_reached() -> None:

@@ -67,24 +67,59 @@ def refused(model: type[BaseModel], body: Any) -> domain.DualtrackError:
 @pytest.mark.parametrize(
     ("model", "body", "param", "message"),
     [
-        (JobSpec, {}, "instructions", "instructions: field required."),
+        (JobSpec, {}, "instructions", "instructions: is required."),
         (
             JobSpec,
             {"instructions": "x", "limits": {"steps": 0}},
             "limits.steps",
-            "limits.steps: input should be greater than or equal to 1.",
+            "limits.steps: must be at least 1.",
         ),
-        (JobSpec, {"instructions": "x", "inputs": [{}]}, "inputs.0.file_id", "inputs.0.file_id: field required."),
+        (JobSpec, {"instructions": "x", "inputs": [{}]}, "inputs.0.file_id", "inputs.0.file_id: is required."),
+        (JobSpec, {"instructions": " "}, "instructions", "instructions: must not be blank."),
+        (JobSpec, {"instructions": "x", "agent": {"tools": []}}, "agent.tools", "agent.tools: must have at least 1 item(s)."),
+        (JobSpec, {"instructions": "x", "inputs": {}}, "inputs", "inputs: must be a list."),
+        (JobSpec, {"instructions": "x", "limits": 5}, "limits", "limits: must be an object."),
+        (JobSpec, {"instructions": "x", "limits": {"steps": True}}, "limits.steps", "limits.steps: must be a whole number."),
+        (JobSpec, {"instructions": "x", "priority": True}, "priority", "priority: must be a whole number."),
+        (JobSpec, {"instructions": "x", "limits": {"cost_usd": True}}, "limits.cost_usd", "limits.cost_usd: must be a number."),
+        (JobSpec, {"instructions": "x", "colour": 1}, "colour", "colour: there is no such field."),
+        (JobSpec, {"instructions": "x", "outputs": ["a", "."]}, "outputs.1", "outputs.1: must name a file, not the workspace itself."),
+        (JobSpec, {"instructions": "x", "metadata": {"": "x"}}, "metadata", "metadata: one of its keys must have at least 1 character(s)."),
+        (JobSpec, {"instructions": "x", "k\ud800": 1}, None, None),
+        (JobSpec, {"instructions": "x", "metadata": {"k\ud800": "x"}}, "metadata", None),
         (ChatBody, {"model": "m", "messages": [{"role": "user", "content": 1}]}, "messages.0.content", None),
         (ChatBody, {"model": "m", "messages": [{"role": "user", "content": [1]}]}, "messages.0.content.0", None),
         (ChatBody, {"model": "m", "messages": [{"role": "user"}], "tool_choice": 5}, "tool_choice", None),
     ],
 )
-def test_the_field_is_named_as_the_client_wrote_it(model: type[BaseModel], body: Any, param: str, message: str | None) -> None:
+def test_the_field_is_named_as_the_client_wrote_it(model: type[BaseModel], body: Any, param: str | None, message: str | None) -> None:
     error = refused(model, body)
     assert error.param == param
     if message is not None:
         assert error.message == message
+
+
+def test_a_key_that_can_not_be_stored_is_named() -> None:
+    assert "the key 'k\\ud800' holds half of a surrogate pair" in refused(JobSpec, {"instructions": "x", "k\ud800": 1}).message
+
+
+def test_no_words_of_pydantics_reach_a_client() -> None:
+    wrong: list[Any] = [None, True, 1, 1.5, "x", [], [1], {}, {"a": 1}, "x" * 100_000, -1, 10**30]
+    base: dict[type[BaseModel], dict[str, Any]] = {
+        JobSpec: {"instructions": "x"},
+        ChatBody: {"model": "m", "messages": [{"role": "user", "content": "x"}]},
+    }
+    seen = 0
+    for model, body in base.items():
+        for name in model.model_fields:
+            for value in wrong:
+                try:
+                    model.model_validate(body | {name: value})
+                except ValidationError:
+                    seen += 1
+                    message = refused(model, body | {name: value}).message
+                    assert not re.search(r"(?i)tuple|dictionar|instance of|value error|input should|validation|parse", message), message
+    assert seen > 100
 
 
 def test_many_faults_are_counted_and_values_are_not_repeated() -> None:

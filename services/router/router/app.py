@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from dualtrack import __version__
 from router import artifacts, chat, docs, errors, events, files, health, jobs, metrics, models, steps
 from router.auth import Keys
-from router.body_limit import BodyLimit
+from router.body import BodyGate
 from router.docs import DOCS
 from router.envelope import Envelope
 from router.feed import EventFeed
@@ -91,6 +91,6 @@ def create_app(services: RouterServices) -> FastAPI:
         """Name, version and addresses."""
         return RootView()
 
-    app.add_middleware(BodyLimit, limits=services.runtime.limits)
+    app.add_middleware(BodyGate, limits=services.runtime.limits, keys=app.state.keys)
     app.add_middleware(Envelope, metrics=counted)  # the last one added is the outermost
     return app

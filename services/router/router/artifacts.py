@@ -15,7 +15,7 @@ from router.dependencies import ServicesDep
 from router.download import DESCRIPTION, download
 from router.errors import documented
 from router.jobs import JobId, job_id_of
-from router.pagination import DEFAULT_LIMIT, AfterIdQuery, LimitQuery, cursor, cut, page_size
+from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, page_size
 from router.services import RouterServices
 from router.views import ArtifactView, ListView, listed
 
@@ -24,7 +24,7 @@ router: Final = APIRouter(tags=["artifacts"])
 ArtifactId = Annotated[str, Path(description="Id of an artifact, `art_…`.")]
 
 
-@router.get("/v1/jobs/{job_id}/artifacts", summary="List a job's artifacts", responses=documented(404))
+@router.get("/v1/jobs/{job_id}/artifacts", summary="List a job's artifacts", responses=documented(404), dependencies=[KNOWN_QUERY])
 def list_artifacts(
     job_id: JobId, caller: CallerDep, services: ServicesDep, limit: LimitQuery = DEFAULT_LIMIT, after: AfterIdQuery = None
 ) -> ListView[ArtifactView]:

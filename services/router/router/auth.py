@@ -31,6 +31,21 @@ class Keys:
         self._clock = clock
         self._known: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
 
+    async def authenticate(self, authorization: str) -> Caller:
+        """Who sent a request with this `Authorization` header (empty: none).
+
+        Raises:
+            Unauthenticated: it holds no key, or an unknown or revoked one.
+            DatabaseUnavailable: the key is not remembered and can't be looked up.
+        """
+        scheme, _, key = authorization.partition(" ")
+        key = key.strip()
+        if scheme.lower() != "bearer" or not key:
+            raise Unauthenticated("Give an API key in the header 'Authorization: Bearer dt_…'; `dualtrack keys create` makes one.")
+        if len(key) > MAX_KEY_CHARS:
+            raise Unauthenticated("This is no API key of this platform: they begin with dt_.")
+        return await self.caller(key)
+
     async def caller(self, key: str) -> Caller:
         """Whose key it is.
 
@@ -61,14 +76,8 @@ class _Bearer(HTTPBearer):
     """The security scheme that OpenAPI names, and the check itself."""
 
     async def __call__(self, request: Request) -> Caller:  # type: ignore[override] # gives the caller, not the bare credentials
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        key = key.strip()
-        if scheme.lower() != "bearer" or not key:
-            raise Unauthenticated("Give an API key in the header 'Authorization: Bearer dt_…'; `dualtrack keys create` makes one.")
-        if len(key) > MAX_KEY_CHARS:
-            raise Unauthenticated("This is no API key of this platform: they begin with dt_.")
         keys: Keys = request.app.state.keys
-        return await keys.caller(key)
+        return await keys.authenticate(request.headers.get("authorization", ""))
 
 
 BEARER: Final = _Bearer(bearerFormat="dt_…", scheme_name="ApiKey", description="An API key, made by `dualtrack keys create`.")

@@ -33,7 +33,7 @@ router: Final = APIRouter(tags=["chat"])
     summary="Answer a chat",
     response_class=Response,
     responses={
-        **errors.documented(404, 413, 415, 429, 502, 504),
+        **errors.documented(404, 408, 413, 415, 429, 502, 504),
         200: {
             "description": "The answer, or its chunks as server-sent events that end with `data: [DONE]`.",
             "content": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {}},

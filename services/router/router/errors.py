@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -10,8 +11,11 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
-from dualtrack.domain.errors import DualtrackError, InfrastructureError, InvalidJSON, InvalidRequest, NotFound, TooLarge
+from dualtrack.domain.errors import DualtrackError, InfrastructureError, InvalidJSON, InvalidRequest, NotFound
+from router import faults
+from router.text import require_clean
 
 INTERNAL: Final = "internal_error"
 RETRY_AFTER_S: Final = 2
@@ -19,6 +23,7 @@ RETRY_AFTER_S: Final = 2
 _SHOWN: Final = 3
 """Validation errors named in one message."""
 _MAX_PARAM_CHARS: Final = 200
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 class MethodNotAllowed(InvalidRequest):
@@ -33,10 +38,24 @@ class UnsupportedMediaType(InvalidRequest):
     code = "unsupported_media_type"
 
 
+class RequestTimeout(InvalidRequest):
+    """The body was begun, and then nothing more of it came."""
+
+    code = "request_timeout"
+
+
 class TooManyStreams(InfrastructureError):
     """This process keeps as many event streams open as it may."""
 
     code = "too_many_streams"
+
+
+class Refused(HTTPException):
+    """One of our errors in the one class that the framework lets through from wherever it reads a body."""
+
+    def __init__(self, error: DualtrackError, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status_of(error), error.message, headers)
+        self.error = error
 
 
 class ClientGone(Exception):
@@ -53,6 +72,7 @@ STATUS: Final[Mapping[str, int]] = {
     "not_found": 404,
     "object_not_found": 404,
     "method_not_allowed": 405,
+    "request_timeout": 408,
     "conflict": 409,
     "idempotency_key_reused": 409,
     "stale_attempt": 409,
@@ -83,6 +103,7 @@ _MEANING: Final = {
     401: "The API key is missing or wrong.",
     404: "It does not exist, or belongs to somebody else.",
     405: "The address exists, but not for this method.",
+    408: "The body was begun, and then nothing more of it came.",
     409: "The state of the resource does not allow it.",
     413: "The body is larger than the platform takes.",
     415: "The body is not of the kind that the address takes.",
@@ -168,6 +189,8 @@ def _place(error: Mapping[str, Any], body: object) -> str:
     Pydantic adds the branches of a union (`messages.0.content.str`): only what the client sent, or left out, is named.
     """
     where, *rest = error["loc"]
+    if rest and rest[-1] == faults.KEY:  # a key itself is at fault: its object is named
+        rest = rest[:-2]
     if where != "body":
         return ".".join(map(str, rest))
     found = []
@@ -183,6 +206,11 @@ def _place(error: Mapping[str, Any], body: object) -> str:
 def from_validation(errors: Sequence[Mapping[str, Any]], body: object, *, is_json: bool = True) -> DualtrackError:
     """Pydantic's errors as one of ours; what the client sent is not repeated."""
     first = errors[0]
+    if is_json and isinstance(body, dict | list):
+        try:
+            require_clean(body)
+        except InvalidRequest as unclean:  # says more than what Pydantic makes of it
+            return unclean
     if first["type"] == "json_invalid":
         detail = first.get("ctx", {}).get("error", "")
         return InvalidJSON(f"The body is not valid JSON: {detail} at character {first['loc'][-1]}.")
@@ -197,7 +225,7 @@ def from_validation(errors: Sequence[Mapping[str, Any]], body: object, *, is_jso
     telling = [(at, error) for at, error in placed if not any(other.startswith(f"{at}.") for other, _ in placed)]
     sentences = []
     for at, error in telling[:_SHOWN]:
-        text = str(error["msg"]).removeprefix("Value error, ")
+        text = faults.words(error)
         sentences.append(f"{at}: {text[:1].lower()}{text[1:].rstrip('.')}")
     more = f" (and {len(telling) - _SHOWN} more)" if len(telling) > _SHOWN else ""
     return InvalidRequest("; ".join(sentences) + f"{more}.", param=telling[0][0] or None)
@@ -210,17 +238,40 @@ def _is_json(request: Request) -> bool:
 
 def _from_http(request: Request, error: HTTPException) -> DualtrackError:
     """The framework's own refusals."""
+    if isinstance(error, Refused):
+        return error.error
     match error.status_code:
         case 404:
             return NotFound("There is no such address; /docs lists all.")
         case 405:
             return MethodNotAllowed(f"{request.method} is not allowed here; the header Allow says what is.")
-        case 413:
-            return TooLarge(str(error.detail))
         case 400 if _is_json(request):
-            return InvalidJSON("The body is not valid JSON in UTF-8, or is nested too deeply.")
+            return InvalidJSON(f"The body {_unreadable(error.__cause__)}.")
         case _:
             return InvalidRequest(str(error.detail))
+
+
+def _unreadable(cause: BaseException | None) -> str:
+    """Why JSON could not be read, other than for its syntax."""
+    match cause:
+        case UnicodeDecodeError():
+            return "is not UTF-8"
+        case RecursionError():
+            return "is nested too deeply"
+        case ValueError():
+            return f"holds a whole number of more than {sys.get_int_max_str_digits()} digits"
+        case _:
+            return "is not valid JSON in UTF-8"
+
+
+def _allowed(request: Request) -> str:
+    """All methods of an address: each of its routes knows only its own."""
+    methods = (
+        method
+        for method in _METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+    )
+    return ", ".join(methods)
 
 
 def install(app: FastAPI) -> None:
@@ -236,7 +287,10 @@ def install(app: FastAPI) -> None:
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class
-        return response(_from_http(request, error), error.headers)
+        headers = error.headers
+        if headers and "Allow" in headers:
+            headers = {**headers, "Allow": _allowed(request)}
+        return response(_from_http(request, error), headers)
 
     app.add_exception_handler(DualtrackError, known)
     app.add_exception_handler(RequestValidationError, invalid)

@@ -22,7 +22,7 @@ from router.dependencies import FeedDep, ServicesDep
 from router.errors import documented
 from router.feed import EventFeed
 from router.jobs import JobId, job_id_of
-from router.pagination import DEFAULT_LIMIT, MAX_NUMBER, LimitQuery, cut, page_size
+from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, MAX_NUMBER, LimitQuery, cut, page_size
 
 router: Final = APIRouter(tags=["jobs"])
 
@@ -59,6 +59,7 @@ class EventPage(BaseModel):
 @router.get(
     "/v1/jobs/{job_id}/events",
     summary="Follow a job",
+    dependencies=[KNOWN_QUERY],
     response_model=EventPage,
     responses={
         **documented(404),

@@ -7,7 +7,7 @@ import mimetypes
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from fastapi import APIRouter, File, Form, Path, Response, UploadFile
+from fastapi import APIRouter, Depends, File, Form, Path, Request, Response, UploadFile
 
 from dualtrack.db import files, idempotency
 from dualtrack.domain.errors import InvalidPath, NotFound, TooLarge
@@ -18,11 +18,12 @@ from dualtrack.domain.step import StoredFile
 from dualtrack.objects.blobs import BlobStore
 from dualtrack.objects.disposition import safe_content_type
 from router.auth import CallerDep
+from router.body import require_form
 from router.dependencies import ServicesDep
 from router.download import DESCRIPTION, download
 from router.errors import documented
 from router.jobs import IdempotencyKey
-from router.pagination import DEFAULT_LIMIT, AfterIdQuery, LimitQuery, cursor, cut, page_size
+from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, page_size
 from router.services import RouterServices
 from router.views import FileView, ListView, listed
 
@@ -36,12 +37,17 @@ router: Final = APIRouter(tags=["files"])
 FileId = Annotated[str, Path(description="Id of a file, `file_…`.")]
 
 
+async def _form_only(_: CallerDep, request: Request) -> None:
+    require_form(request.headers)  # of another kind the framework reads nothing, and would only miss the field
+
+
 @router.post(
     "/v1/files",
+    dependencies=[Depends(_form_only)],
     status_code=201,
     summary="Upload a file",
     responses={
-        **documented(409, 413),
+        **documented(408, 409, 413, 415),
         200: {"model": FileView, "description": "This Idempotency-Key was used before: the file it made."},
         201: {"model": FileView, "description": "Stored.", "headers": {"Location": {"schema": {"type": "string"}}}},
     },
@@ -65,6 +71,9 @@ def upload(
 
 def _store(services: RouterServices, file: UploadFile, tenant_id: str, idempotency_key: str | None) -> tuple[StoredFile, bool]:
     """The file, and whether it is new. Its bytes are stored before its row, so that no row is ever without them."""
+    # The form's parser takes `x` out of `C:\x` without a word: only the header still tells.
+    if "\\" in file.headers.get("content-disposition", "").replace('\\"', ""):
+        raise InvalidPath("The file's name holds a backslash: leave out directories.", param="file")
     name = file_name(file.filename or "", param="file")
     if name == ".":
         raise InvalidPath("The file needs a name.", param="file")
@@ -94,7 +103,7 @@ def _store(services: RouterServices, file: UploadFile, tenant_id: str, idempoten
         return files.get(tx, file_id, tenant_id=tenant_id), True
 
 
-@router.get("/v1/files", summary="List files", responses=documented())
+@router.get("/v1/files", summary="List files", responses=documented(), dependencies=[KNOWN_QUERY])
 def list_files(
     caller: CallerDep, services: ServicesDep, limit: LimitQuery = DEFAULT_LIMIT, after: AfterIdQuery = None
 ) -> ListView[FileView]:

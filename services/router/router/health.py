@@ -35,7 +35,9 @@ class ReadyView(BaseModel):
     """How all of them are."""
 
     status: Literal["ready", "not_ready"]
-    checks: dict[str, CheckView] = Field(description="database, broker, objects, models")
+    checks: dict[str, CheckView] = Field(
+        description="database, broker, objects; models_configured: every track has models, whose servers are not asked."
+    )
 
 
 class LiveView(BaseModel):
@@ -53,7 +55,7 @@ class Readiness:
             "database": self._database,
             "broker": services.runtime.doorbell.check,
             "objects": services.runtime.store.check,
-            "models": self._models,
+            "models_configured": self._models,
         }
         self._pool = ThreadPoolExecutor(len(self._checks), thread_name_prefix="readiness")
         self._running: dict[str, Future[None]] = {}
@@ -112,7 +114,10 @@ async def live() -> LiveView:
 
 @router.get("/readyz", summary="Readiness", responses={503: {"model": ReadyView, "description": "Something is down; `checks` says what."}})
 async def ready(request: Request, response: Response) -> ReadyView:
-    """Whether database, broker, object store and models can be used, and what to do about those that can't."""
+    """Whether database, broker and object store can be used and models are configured, and what to do about what fails.
+
+    Model servers are not asked: a provider would charge for every answer.
+    """
     readiness: Readiness = request.app.state.readiness
     view = await readiness.look()
     if view.status != "ready":

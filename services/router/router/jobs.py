@@ -17,7 +17,7 @@ from dualtrack.engine.ending import request_stop
 from router.auth import CallerDep
 from router.dependencies import ServicesDep
 from router.errors import documented
-from router.pagination import DEFAULT_LIMIT, AfterIdQuery, LimitQuery, cursor, cut, page_size
+from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, page_size
 from router.text import require_clean
 from router.views import JobView, ListView, listed
 
@@ -67,7 +67,7 @@ def job_id_of(text: str) -> str:
     status_code=201,
     summary="Submit a job",
     responses={
-        **documented(404, 409, 413, 415),
+        **documented(404, 408, 409, 413, 415),
         200: {"model": JobView, "description": "This Idempotency-Key was used before: the job it made."},
         201: {"model": JobView, "description": "Accepted.", "headers": {"Location": {"schema": {"type": "string"}}}},
     },
@@ -90,7 +90,13 @@ def submit(
     return JobView.of(job)
 
 
-@router.get("/v1/jobs", summary="List jobs", responses=documented(), openapi_extra={"parameters": [_METADATA_PARAMETER]})
+@router.get(
+    "/v1/jobs",
+    summary="List jobs",
+    responses=documented(),
+    dependencies=[KNOWN_QUERY],
+    openapi_extra={"parameters": [_METADATA_PARAMETER]},
+)
 def list_jobs(
     request: Request,
     caller: CallerDep,

@@ -12,6 +12,7 @@ from dualtrack.models.port import ModelInfo
 from router.auth import CallerDep
 from router.dependencies import ServicesDep
 from router.errors import documented
+from router.pagination import KNOWN_QUERY
 
 router: Final = APIRouter(tags=["models"])
 
@@ -39,7 +40,7 @@ class ModelList(BaseModel):
     data: list[ModelView]
 
 
-@router.get("/v1/models", summary="List models", responses=documented())
+@router.get("/v1/models", summary="List models", responses=documented(), dependencies=[KNOWN_QUERY])
 async def list_models(_: CallerDep, services: ServicesDep) -> ModelList:
     """All tracks, then all configured models."""
     return ModelList(data=[ModelView.of(info) for info in services.gateway.models()])

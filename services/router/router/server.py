@@ -9,6 +9,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from dualtrack.settings import RouterSettings
+from router.connection import Connection
 
 GRACE_S: Final = 20
 """Seconds that requests under way get to finish once the server is told to stop."""
@@ -26,6 +27,7 @@ class ApiServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=Connection,
                 access_log=False,  # spans and metrics say more
                 log_config=None,
                 server_header=False,

@@ -17,7 +17,7 @@ from router.dependencies import ServicesDep
 from router.download import missing_told
 from router.errors import documented
 from router.jobs import JobId, job_id_of
-from router.pagination import DEFAULT_LIMIT, AfterNumberQuery, LimitQuery, cut, page_size
+from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterNumberQuery, LimitQuery, cut, page_size
 from router.views import StepPage, StepView
 
 router: Final = APIRouter(tags=["jobs"])
@@ -26,7 +26,7 @@ _LAST_STEP: Final = 2**31 - 1
 """Steps are numbered by 32-bit integers."""
 
 
-@router.get("/v1/jobs/{job_id}/steps", summary="List a job's steps", responses=documented(404))
+@router.get("/v1/jobs/{job_id}/steps", summary="List a job's steps", responses=documented(404), dependencies=[KNOWN_QUERY])
 def list_steps(
     job_id: JobId, caller: CallerDep, services: ServicesDep, limit: LimitQuery = DEFAULT_LIMIT, after: AfterNumberQuery = 0
 ) -> StepPage:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 from dualtrack.domain.errors import InvalidRequest
+
+_SHOWN_CHARS: Final = 100
+"""Of a key that is at fault."""
 
 _Place = tuple[Any, object] | None
 """Where a value is: its parent's place and its key there. Linked, so that deep nesting costs no more than wide."""
@@ -47,7 +50,7 @@ def require_clean(value: object, param: str = "") -> None:
         elif isinstance(item, dict):
             for key in item:
                 if isinstance(key, str) and (fault := _fault(key)):
-                    fault = f"a key of it {fault}"
+                    fault = f"the key {key[:_SHOWN_CHARS]!a} {fault}"
                     break
             waiting.extend((inner, (place, key)) for key, inner in item.items())
         elif isinstance(item, list | tuple):

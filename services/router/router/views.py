@@ -51,6 +51,7 @@ class JobView(BaseModel):
     agent: AgentProfile
     limits: JobLimits
     checks: list[str]
+    outputs: list[str] = Field(description="Workspace paths of files that must exist at the end; they are saved as artifacts.")
     metadata: dict[str, str]
     priority: int
     last_seq: int = Field(description="Number of its newest event.")
@@ -79,6 +80,7 @@ class JobView(BaseModel):
             agent=spec.agent,
             limits=spec.limits,
             checks=list(spec.checks),
+            outputs=list(spec.outputs),
             metadata=spec.metadata,
             priority=spec.priority,
             last_seq=job.last_seq,

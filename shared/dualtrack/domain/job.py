@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StringConstraints, field_validator, model_validator
 
 from dualtrack.domain.errors import InvalidPath
 from dualtrack.domain.lifecycle import JobStatus, Phase
@@ -50,10 +50,9 @@ class AgentProfile(_Frozen):
     system_prompt: str | None = Field(None, max_length=50_000, description="Standing orders instead of the built-in ones.")
 
     @model_validator(mode="after")
-    def _always_finish(self) -> AgentProfile:
-        if FINISH_TOOL in self.tools:
-            return self
-        return self.model_copy(update={"tools": (*self.tools, FINISH_TOOL)})
+    def _each_once_and_finish(self) -> AgentProfile:
+        tools = tuple(dict.fromkeys((*self.tools, FINISH_TOOL)))
+        return self if tools == self.tools else self.model_copy(update={"tools": tools})
 
 
 def _file_path(text: str) -> str:
@@ -62,20 +61,19 @@ def _file_path(text: str) -> str:
     except InvalidPath as error:
         raise ValueError(error.message) from error
     if path == ".":
-        raise ValueError("the path must name a file, not the workspace itself")
+        raise ValueError("must name a file, not the workspace itself")
     return path
+
+
+WorkspaceFile = Annotated[str, AfterValidator(_file_path)]
+"""The normal path of a file in the workspace."""
 
 
 class JobInput(_Frozen):
     """An uploaded file and where the workspace shows it."""
 
     file_id: str = Field(max_length=64, description="Id of an uploaded file.")
-    path: str | None = Field(None, description="Path in the workspace; empty: the uploaded file's name.")
-
-    @field_validator("path")
-    @classmethod
-    def _inside(cls, value: str | None) -> str | None:
-        return None if value is None else _file_path(value)
+    path: WorkspaceFile | None = Field(None, description="Path in the workspace; empty: the uploaded file's name.")
 
 
 class JobSpec(_Frozen):
@@ -86,22 +84,24 @@ class JobSpec(_Frozen):
     agent: AgentProfile = Field(AgentProfile(), description="Model, tools and standing orders.")
     limits: JobLimits = Field(JobLimits(), description="What the job may use.")
     checks: tuple[Command, ...] = Field((), description="Shell commands that must exit 0 in the workspace before the job may succeed.")
-    outputs: tuple[str, ...] = Field((), description="Workspace paths of files that must exist at the end; they are saved as artifacts.")
+    outputs: tuple[WorkspaceFile, ...] = Field(
+        (), description="Workspace paths of files that must exist at the end; they are saved as artifacts."
+    )
     metadata: dict[Annotated[str, StringConstraints(min_length=1, max_length=64)], Annotated[str, StringConstraints(max_length=512)]] = (
         Field(default_factory=dict, description="Up to 16 strings of your own, returned and filtered on.")
     )
-    priority: int = Field(0, ge=0, le=9, description="Higher is taken up first where the broker supports it.")
+    priority: StrictInt = Field(0, ge=0, le=9, description="Higher is taken up first where the broker supports it.")
 
     @field_validator("outputs")
     @classmethod
-    def _files_inside(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(_file_path(path) for path in value)
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(value))
 
     @field_validator("instructions")
     @classmethod
     def _not_blank(cls, value: str) -> str:
         if not value.strip():
-            raise ValueError("instructions must not be blank")
+            raise ValueError("must not be blank")
         return value
 
 

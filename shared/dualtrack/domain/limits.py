@@ -9,7 +9,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -26,10 +26,10 @@ class _Frozen(BaseModel):
 class JobLimits(_Frozen):
     """What one job may use. Reaching a limit ends the job with a reason that names the limit."""
 
-    steps: int = Field(50, ge=1, le=10_000, description="Decisions of the planner.")
-    tokens: int = Field(2_000_000, ge=1, le=1_000_000_000, description="Input and output tokens of all model calls together.")
+    steps: StrictInt = Field(50, ge=1, le=10_000, description="Decisions of the planner.")
+    tokens: StrictInt = Field(2_000_000, ge=1, le=1_000_000_000, description="Input and output tokens of all model calls together.")
     cost_usd: Decimal = Field(Decimal(10), ge=0, le=100_000, description="Price of all model calls together, US dollars.")
-    wall_time_s: int = Field(3600, ge=1, le=30 * 24 * 3600, description="Seconds from acceptance to the end.")
+    wall_time_s: StrictInt = Field(3600, ge=1, le=30 * 24 * 3600, description="Seconds from acceptance to the end.")
 
 
 class SandboxLimits(_Frozen):

@@ -10,7 +10,8 @@ from dualtrack.domain.errors import InvalidPath
 MAX_PATH_BYTES: Final = 1024
 MAX_NAME_BYTES: Final = 255  # NAME_MAX of every common file system
 _WORKSPACE_PREFIX: Final = "/workspace"
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
+"""Control characters, and those that turn the direction of text around: with them `exe.txt` can be shown for `txt.exe`."""
 
 
 def workspace_path(text: str, *, param: str = "path") -> str:
@@ -19,10 +20,10 @@ def workspace_path(text: str, *, param: str = "path") -> str:
     Takes `a/b.txt`, `./a/b.txt` and, since that is where the sandbox shows it, `/workspace/a/b.txt`. The workspace itself is `.`.
 
     Raises:
-        InvalidPath: for `..`, other absolute paths, control characters, or names longer than a file system holds.
+        InvalidPath: for `..`, other absolute paths, control and direction-changing characters, or names longer than a file system holds.
     """
-    if _CONTROL.search(text):
-        raise InvalidPath("A path must not hold control characters.", param=param)
+    if CONTROL.search(text):
+        raise InvalidPath("A path must not hold characters that control the terminal or the direction of text.", param=param)
     if not text.strip():
         raise InvalidPath("A path must not be empty.", param=param)
     if text == _WORKSPACE_PREFIX or text.startswith(_WORKSPACE_PREFIX + "/"):

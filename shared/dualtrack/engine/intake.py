@@ -48,7 +48,7 @@ def submit(runtime: Runtime, *, tenant_id: str, spec: JobSpec, idempotency_key: 
 
     Raises:
         NotFound: an input file that this tenant does not have.
-        InvalidRequest: two inputs at the same path.
+        InvalidRequest: two inputs at the same path, or one inside the other.
         IdempotencyMismatch: the key was used with another body.
         StorageUnavailable, DatabaseUnavailable: nothing was accepted.
     """
@@ -89,7 +89,14 @@ def _inputs(spec: JobSpec, stored: list[StoredFile]) -> list[InputFile]:
     found: dict[str, InputFile] = {}
     for n, (item, file) in enumerate(zip(spec.inputs, stored, strict=True)):
         path = item.path or file.filename
-        if path in found or any(path.startswith(other + "/") or other.startswith(path + "/") for other in found):
+        if path in found:
             raise InvalidRequest(f"Two inputs share the path {path!r}: give each a path of its own.", param=f"inputs.{n}.path")
+        for other in found:
+            if path.startswith(other + "/") or other.startswith(path + "/"):
+                inner, outer = max(path, other, key=len), min(path, other, key=len)
+                raise InvalidRequest(
+                    f"An input can't be at {inner!r} while another one is the file {outer!r}: give one of them another path.",
+                    param=f"inputs.{n}.path",
+                )
         found[path] = InputFile(path=path, size=file.size, sha256=file.sha256)
     return list(found.values())

@@ -69,7 +69,8 @@ def test_unknown_addresses_and_methods(client: httpx.Client) -> None:
     assert error(client.get("/v1/nothing")) == (404, "not_found")
     answer = client.delete("/v1/jobs")
     assert error(answer) == (405, "method_not_allowed")
-    assert "POST" in answer.headers["allow"] or "GET" in answer.headers["allow"]
+    assert answer.headers["allow"] == "GET, POST"
+    assert client.post("/readyz").headers["allow"] == "GET"
     assert error(client.get("/v1/models/nope/deep")) == (404, "model_not_found")
 
 
@@ -92,6 +93,27 @@ def test_unknown_addresses_and_methods(client: httpx.Client) -> None:
 )
 def test_bodies_that_are_none(client: httpx.Client, path: str, content: bytes, headers: dict[str, str], status: int, code: str) -> None:
     assert error(client.post(path, content=content, headers=headers)) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"a": ' + b"1" * 5000 + b"}", "digits"),
+        (b'{"a": "\xff"}', "UTF-8"),
+        (b"[" * 100_000, "nested"),
+        (b'{"instructions": "a", "k\\ud800": 1}', "ud800"),
+    ],
+)
+def test_the_real_reason_is_told(client: httpx.Client, content: bytes, reason: str) -> None:
+    answer = client.post("/v1/jobs", content=content, headers=JSON)
+    assert answer.status_code == 400
+    assert reason in answer.json()["error"]["message"]
+
+
+def test_a_compressed_body_is_refused_by_its_encoding(client: httpx.Client) -> None:
+    answer = client.post("/v1/jobs", content=b"\x1f\x8b", headers={**JSON, "content-encoding": "gzip"})
+    assert error(answer) == (415, "unsupported_media_type")
+    assert "gzip" in answer.json()["error"]["message"]
 
 
 def test_a_prompt_of_100_mb_is_refused_and_the_client_reads_why(client: httpx.Client) -> None:

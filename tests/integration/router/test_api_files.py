@@ -59,7 +59,9 @@ def test_an_upload_becomes_an_input(client: httpx.Client) -> None:
     assert event["data"]["inputs"] == [{"path": "orders.csv", "size": 8, "sha256": file["sha256"]}]
 
 
-@pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "a/b", "..", ".", "a\\b", "x" * 256, "a\x01b"])
+@pytest.mark.parametrize(
+    "name", ["../../x", "/etc/passwd", "a/b", "..", ".", "a\\b", "C:\\x", "\\\\host\\x", "x" * 256, "a\x01b", "a\u202eb"]
+)
 def test_a_name_that_is_no_plain_name_is_refused(client: httpx.Client, name: str) -> None:
     raw = (
         b'--b\r\nContent-Disposition: form-data; name="file"; filename="' + name.replace("\\", "\\\\").encode() + b'"\r\n\r\nx\r\n--b--\r\n'
@@ -96,20 +98,47 @@ def test_a_file_that_is_too_large_is_refused_however_it_comes(make_api: MakeApi,
 
 
 @pytest.mark.parametrize(
-    ("content", "content_type"),
+    ("content", "content_type", "status"),
     [
-        (b"{}", "application/json"),
-        (b"nonsense", "multipart/form-data; boundary=b"),
-        (b"nonsense", "multipart/form-data"),
-        (b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\nx\r\n--b--\r\n', "multipart/form-data; boundary=b"),
-        (b"", "multipart/form-data; boundary=b"),
-        (b'--b\r\nContent-Disposition: form-data; name="x"\r\n\r\nx\r\n' * 20 + b"--b--\r\n", "multipart/form-data; boundary=b"),
+        (b"{}", "application/json", 415),
+        (b"file=x", "application/x-www-form-urlencoded", 415),
+        (b"nonsense", "multipart/form-data; boundary=b", 400),
+        (b"nonsense", "multipart/form-data", 400),
+        (b'--b\r\nContent-Disposition: form-data; name="file"\r\n\r\nx\r\n--b--\r\n', "multipart/form-data; boundary=b", 400),
+        (b"", "multipart/form-data; boundary=b", 400),
+        (b'--b\r\nContent-Disposition: form-data; name="x"\r\n\r\nx\r\n' * 20 + b"--b--\r\n", "multipart/form-data; boundary=b", 400),
     ],
 )
-def test_what_is_no_upload_is_refused(client: httpx.Client, content: bytes, content_type: str) -> None:
+def test_what_is_no_upload_is_refused(client: httpx.Client, content: bytes, content_type: str, status: int) -> None:
     answer = client.post("/v1/files", content=content, headers={"content-type": content_type})
-    assert answer.status_code == 400
+    assert answer.status_code == status
     assert answer.json()["error"]["message"]
+
+
+def test_a_file_sent_as_text_is_told_in_plain_words(client: httpx.Client) -> None:
+    answer = client.post("/v1/files", files={"file": (None, b"x")})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file")
+    assert answer.json()["error"]["message"] == "file: must be sent as a file, with a file name, not as a text field."
+
+
+@pytest.mark.parametrize("name", ["C:\\x", "\\\\host\\x", "a\\b"])
+def test_backslashes_as_browsers_send_them_are_refused(client: httpx.Client, name: str) -> None:
+    raw = b'--b\r\nContent-Disposition: form-data; name="file"; filename="' + name.encode() + b'"\r\n\r\nx\r\n--b--\r\n'
+    answer = client.post("/v1/files", content=raw, headers={"content-type": "multipart/form-data; boundary=b"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_path")
+
+
+def test_inputs_in_each_others_way_are_told_apart(client: httpx.Client) -> None:
+    file_id = upload(client).json()["id"]
+
+    def refused(*paths: str) -> str:
+        answer = client.post("/v1/jobs", json={"instructions": "x", "inputs": [{"file_id": file_id, "path": path} for path in paths]})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "inputs.1.path")
+        return str(answer.json()["error"]["message"])
+
+    assert "share the path 'a'" in refused("a", "a")
+    assert refused("a", "a/b") == refused("a/b", "a")
+    assert "at 'a/b' while another one is the file 'a'" in refused("a", "a/b")
 
 
 def test_a_store_that_is_down(make_api: MakeApi) -> None:

@@ -27,7 +27,7 @@ def test_ready_and_alive_without_a_key(api: Api) -> None:
         assert ready.status_code == 200
         assert ready.json()["status"] == "ready"
         assert {name: check["ok"] for name, check in ready.json()["checks"].items()} == dict.fromkeys(
-            ("database", "broker", "objects", "models"), True
+            ("database", "broker", "objects", "models_configured"), True
         )
         root = client.get("/").json()
         assert root["name"] == "dualtrack"
@@ -42,9 +42,9 @@ def test_what_is_down_is_named(make_api: MakeApi) -> None:
         ready = client.get("/readyz")
         assert ready.status_code == 503
         checks = ready.json()["checks"]
-        assert {name for name, check in checks.items() if not check["ok"]} == {"broker", "objects", "models"}
+        assert {name for name, check in checks.items() if not check["ok"]} == {"broker", "objects", "models_configured"}
         assert "DUALTRACK_BROKER__URL" in checks["broker"]["message"]
-        assert "deep" in checks["models"]["message"]
+        assert "deep" in checks["models_configured"]["message"]
         assert client.get("/healthz").status_code == 200
 
 

@@ -137,11 +137,31 @@ def test_lists_are_newest_first_paged_and_filtered(client: httpx.Client) -> None
         ({"after": "job_nonsense"}, "after"),
         ({"status": "sleeping"}, "status.0"),
         ({"metadata.k": "\x00"}, "metadata.k"),
+        ({"metadata": "1"}, "metadata"),
+        ({"metadata[]": "1"}, "metadata[]"),
+        ({"metadata.": "1"}, "metadata."),
+        ({"metadatax": "1"}, "metadatax"),
+        ({"bogus": "1"}, "bogus"),
+        ({"Status": "queued"}, "Status"),
     ],
 )
 def test_wrong_list_parameters_are_named(client: httpx.Client, params: dict[str, Any], param: str) -> None:
     answer = client.get("/v1/jobs", params=params)
     assert (answer.status_code, error(answer)["param"]) == (400, param)
+
+
+def test_every_list_refuses_parameters_it_does_not_have(client: httpx.Client) -> None:
+    job_id = submit(client).json()["id"]
+    lists = ["/v1/jobs", "/v1/files", "/v1/models", *(f"/v1/jobs/{job_id}/{name}" for name in ("events", "steps", "artifacts"))]
+    for path in lists:
+        answer = client.get(path, params={"bogus": "1", "limits": "2"})
+        assert (answer.status_code, error(answer)["param"]) == (400, "bogus")
+        assert "'bogus', 'limits'" in error(answer)["message"]
+        assert client.get(path).status_code == 200
+
+
+def test_outputs_are_shown(client: httpx.Client) -> None:
+    assert submit(client, outputs=["/workspace/b", "a", "b"]).json()["outputs"] == ["b", "a"]
 
 
 def test_cancel_ends_an_idle_job_at_once_and_may_be_repeated(client: httpx.Client) -> None:

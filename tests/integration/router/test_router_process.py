@@ -46,8 +46,8 @@ def test_it_serves_and_ends_on_sigterm(process: subprocess.Popen[str]) -> None:
     url = next(line["message"] for line in map(json.loads, process.stderr) if line["message"].startswith("serving on ")).split()[-1]
     assert httpx.get(url + "/healthz", timeout=20).json() == {"status": "ok"}
     checks = httpx.get(url + "/readyz", timeout=20).json()["checks"]
-    assert {name: checks[name]["ok"] for name in ("database", "objects", "models")} == dict.fromkeys(
-        ("database", "objects", "models"), True
+    assert {name: checks[name]["ok"] for name in ("database", "objects", "models_configured")} == dict.fromkeys(
+        ("database", "objects", "models_configured"), True
     )
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
