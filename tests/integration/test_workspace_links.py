@@ -41,15 +41,12 @@ def test_a_virtual_environment_and_links_of_all_kinds_outlast_a_call(sandbox: Sa
             sandbox,
             first,
             "python3 -m venv --without-pip v && mkdir real d && echo kept > real/file && ln -s /workspace/real absolute && "
-            "ln -s ../real/file d/relative && ln -s /etc/passwd passwd",
+            "ln -s ../real/file d/relative",
         )
         snapshot = store.snapshot(first, None)
         assert snapshot.skipped == ()
         store.restore(snapshot.digest, second, owner=(os.getuid(), os.getgid()) if os.getuid() == 0 else None)
-        script = (
-            "v/bin/python3 -c 'import sys; print(sys.prefix)'; cat absolute/file d/relative; readlink v/bin/python3 passwd; wc -l < passwd"
-        )
+        script = "v/bin/python3 -c 'import sys; print(sys.prefix)'; cat absolute/file d/relative; readlink v/bin/python3"
         assert shell(sandbox, second, script).splitlines() == [
-            *("/workspace/v", "kept", "kept", "/usr/bin/python3", "/etc/passwd"),
-            "2",  # the sandbox's own
+            *("/workspace/v", "kept", "kept", "/usr/bin/python3"),
         ]
