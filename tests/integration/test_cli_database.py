@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
@@ -76,6 +77,7 @@ def test_keys_need_a_migrated_database(run: Run) -> None:
     ("url", "status", "words"),
     [
         ("postgresql+psycopg://dualtrack:secret@127.0.0.1:1/dualtrack", Exit.UNREACHABLE, "DUALTRACK_DATABASE__URL"),
+        ("postgresql+psycopg://x:y:z/name", Exit.USAGE, "DUALTRACK_DATABASE__URL"),
         ("no address", Exit.USAGE, "DUALTRACK_DATABASE__URL"),
         ("postgresql+nothing://x/y", Exit.USAGE, "DUALTRACK_DATABASE__URL"),
     ],
@@ -92,4 +94,33 @@ def test_wrong_settings_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("DUALTRACK_DATABASE__POOL_SIZE", "many")
     result = run("migrate")
     assert result.exit_code == Exit.USAGE
-    assert "pool_size" in result.stderr
+    assert "DUALTRACK_DATABASE__POOL_SIZE" in result.stderr
+
+
+def _store(directory: Path, database_url: str) -> None:
+    path = directory / ".dualtrack" / "credentials.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"base_url": "http://127.0.0.1:1", "api_key": "dt_x", "database_url": database_url}))
+    path.chmod(0o600)
+
+
+def test_the_platform_of_the_directory_names_its_database(
+    run: Run, database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _store(tmp_path, "postgresql+psycopg://dualtrack:secret@127.0.0.1:1/dualtrack")
+    assert run("migrate").exit_code == 0  # the environment wins
+    monkeypatch.delenv("DUALTRACK_DATABASE__URL")
+    result = run("keys", "create", "laptop")
+    assert (result.exit_code, result.stdout) == (Exit.UNREACHABLE, "")
+    assert "credentials.json" in result.stderr
+    assert "secret" not in result.stderr
+    _store(tmp_path, "nonsense")
+    assert run("migrate").exit_code == Exit.USAGE
+    _store(tmp_path, database_url)
+    assert run("migrate").exit_code == 0
+    result = run("keys", "create", "laptop")
+    assert result.exit_code == 0, result.stderr
+    with database.transaction() as tx:
+        assert tenants.caller(tx, result.stdout.strip()) is not None
+    assert run("migrate", "--base-url", "http://other:1").exit_code == Exit.UNREACHABLE  # the file is of another platform

@@ -134,8 +134,8 @@ def test_upload(tmp_path: Path) -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         body = request.read()
-        assert b'name="file"; filename="orders.csv"' in body
+        assert b'name="file"; filename="o.csv"' in body
         assert b"id\n1\n" in body
         return httpx.Response(201, json={"id": "file_1"})
 
-    assert _client(answer).upload(path) == {"id": "file_1"}
+    assert _client(answer).upload(path, name="o.csv") == {"id": "file_1"}

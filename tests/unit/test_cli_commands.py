@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,12 @@ def test_failures_as_json(run: Run) -> None:
         ["models", "--base-url", "nowhere"],
         ["artifacts", "get", "art_1", "-o", "-", "--json"],
         ["keys", "create", ""],
+        ["jobs", "show", ""],
+        ["models", "--api-key", ""],
+        ["--base-url", "", "models"],
+        ["jobs", "submit", "x", "--model", ""],
+        ["jobs", "submit", "x", "--output", "../x"],
+        ["files", "upload", "."],
     ],
 )
 def test_wrong_usage(router: _Router, run: Run, arguments: list[str]) -> None:
@@ -319,6 +326,160 @@ def test_submit_from_standard_input_under_a_key_of_its_own(router: _Router, run:
     assert router.body() == {"instructions": "Do it"}
     keys = [request.headers["idempotency-key"] for request in router.asked]
     assert len(set(keys)) == 2
+
+
+def test_outputs_are_sent_and_shown(router: _Router, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("instructions: Write\noutputs: [a.md]\n")
+    router.on("POST /v1/jobs", _JOB, 201)
+    assert run("jobs", "submit", "--spec", "job.yaml", "--output", "out/report.md", "--output", "b.md").exit_code == 0
+    assert router.body()["outputs"] == ["a.md", "out/report.md", "b.md"]
+    router.on("GET /v1/jobs/job_1", {**_JOB, "outputs": ["out/report.md", "b.md"]})
+    assert "outputs       out/report.md\n              b.md\n" in run("jobs", "show", "job_1").stdout
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["a", "a"], "share the workspace path 'a'"),
+        (["a", "b:./a"], "share the workspace path 'a'"),
+        (["a:/workspace/x", "b:x"], "share the workspace path 'x'"),
+        (["a", "b:a/b"], "one inside the other"),
+        (["a:in/b/c", "b:in/b"], "one inside the other"),
+        (["a:data.csv"], "share the workspace path 'data.csv'"),
+    ],
+)
+def test_files_in_each_others_way_are_refused_before_the_upload(
+    router: _Router, run: Run, tmp_path: Path, files: list[str], words: str
+) -> None:
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "b").write_text("x")
+    (tmp_path / "job.json").write_text(json.dumps({"inputs": [{"file_id": "file_1", "path": "data.csv"}, {"file_id": "file_2"}]}))
+    options = [option for item in files for option in ("--file", item)]
+    result = run("jobs", "submit", "x", "--spec", "job.json", *options)
+    assert (result.exit_code, router.asked) == (Exit.USAGE, [])
+    assert words in result.stderr
+
+
+def test_files_with_like_names_are_not_in_each_others_way(router: _Router, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    router.on("POST /v1/files", {"id": "file_1"}, 201)
+    router.on("POST /v1/jobs", _JOB, 201)
+    assert run("jobs", "submit", "x", "--file", "a:d/a", "--file", "a:d/a.txt", "--file", "a:da").exit_code == 0
+
+
+@pytest.mark.parametrize("command", [["jobs", "submit", "x", "--file"], ["files", "upload"]])
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("missing", "there is no such file"),
+        ("folder", "it is a directory"),
+        ("pipe", "it is a pipe (FIFO)"),
+        ("/dev/zero", "it is a character device"),
+        ("n" * 300, "File name too long"),
+        ("loop", "can't be read"),
+    ],
+)
+def test_what_is_no_file_is_called_what_it_is(router: _Router, run: Run, tmp_path: Path, command: list[str], path: str, words: str) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    result = run(*command, path)
+    assert (result.exit_code, router.asked) == (Exit.USAGE, [])
+    assert words in result.stderr
+    if "jobs" in command and path != "missing":
+        with_workspace = run(*command, f"{path}:in.txt")
+        assert (with_workspace.exit_code, router.asked) == (Exit.USAGE, [])
+        assert words in with_workspace.stderr
+
+
+@pytest.mark.parametrize("key", ["é", "", "a\nb", "k" * 256])
+def test_an_idempotency_key_that_the_api_takes_not(router: _Router, run: Run, tmp_path: Path, key: str) -> None:
+    (tmp_path / "a").write_text("x")
+    result = run("jobs", "submit", "x", "--file", "a", "--idempotency-key", key)
+    assert (result.exit_code, router.asked) == (Exit.USAGE, [])
+    assert "--idempotency-key" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["chat", "a\udcffb"], "MESSAGE"),
+        (["chat", "a", "--system", "\udcff"], "--system"),
+        (["jobs", "show", "\udcff"], "ID"),
+        (["jobs", "submit", "\udcff"], "INSTRUCTIONS"),
+        (["jobs", "submit", "x", "--check", "ok", "--check", "\udcff"], "--check"),
+        (["jobs", "submit", "x", "--file", "a:\udcff"], "--file"),
+        (["keys", "create", "\udcff"], "NAME"),
+        (["models", "--base-url", "http://127.0.0.1:1/\udcff"], "--base-url"),
+        (["--api-key", "\udcff", "models"], "--api-key"),
+    ],
+)
+def test_what_is_no_utf8_is_named(router: _Router, run: Run, tmp_path: Path, arguments: list[str], name: str) -> None:
+    (tmp_path / "a").write_text("x")
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout, router.asked) == (Exit.USAGE, "", [])
+    assert result.stderr.startswith(f"Error: {name}")
+    assert "UTF-8" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_file_whose_name_is_no_utf8(router: _Router, run: Run, tmp_path: Path) -> None:
+    name = os.fsdecode(b"a\xff.csv")
+    (tmp_path / name).write_text("x")
+    for arguments in (["files", "upload", name], ["jobs", "submit", "x", "--file", name]):
+        result = run(*arguments)
+        assert (result.exit_code, router.asked) == (Exit.USAGE, [])
+        assert "no valid UTF-8" in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+    router.on("POST /v1/files", {"id": "file_1"}, 201)
+    router.on("POST /v1/jobs", _JOB, 201)
+    assert run("jobs", "submit", "x", "--file", f"{name}:in/a.csv").exit_code == 0
+    assert b'filename="a.csv"' in router.asked[0].content
+    assert router.body()["inputs"] == [{"file_id": "file_1", "path": "in/a.csv"}]
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"checks": [""]}, "checks.0: must not be empty"),
+        ({"agent": {"tools": []}}, "agent.tools: must not be empty"),
+        ({"outputs": "a"}, "outputs: must be a list"),
+        ({"outputs": ["."]}, "must name a file"),
+        ({"limits": {"steps": 0}, "priority": 10}, "limits.steps: must be at least 1; priority: must be at most 9."),
+        ({"limits": {"steps": "many"}}, "limits.steps: must be a whole number"),
+        ({"limits": {"cost_usd": "much"}}, "limits.cost_usd: must be a number"),
+        ({"limits": {"cost_usd": "nan"}}, "limits.cost_usd: must be a finite number"),
+        ({"limits": []}, "limits: must be a mapping"),
+        ({"metadata": {"a": 1}}, "metadata.a: must be text"),
+        ({"metadata": {"": "x"}}, "metadata: a key must not be empty"),
+        ({"metadata": {"a": "x" * 600}}, "metadata.a: may have at most 512 characters"),
+        ({"agent": {"tools": ["two words"]}, "priority": -1}, "starting with a letter or digit; priority: must be at least 0."),
+        ({"agent": {"model": "two words"}}, "agent.model: must be a name"),
+        ({"instruction": "x"}, "instruction: there is no such field"),
+        ({"inputs": [{}]}, "inputs.0.file_id: is missing"),
+        ({"instructions": "\ud800"}, "instructions: must be valid UTF-8 text"),
+        ({"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}, "(and 2 more)."),
+    ],
+)
+def test_a_refused_specification_is_told_in_plain_words(
+    router: _Router, run: Run, tmp_path: Path, spec: dict[str, Any], words: str
+) -> None:
+    (tmp_path / "job.json").write_text(json.dumps({"instructions": "x", **spec}))
+    result = run("jobs", "submit", "--spec", "job.json")
+    assert (result.exit_code, router.asked) == (Exit.USAGE, [])
+    assert words in result.stderr
+    assert not any(word in result.stderr for word in ("Value error", "Input should", "tuple", "validation", "dictionary", "[key]"))
+
+
+@pytest.mark.parametrize(
+    "text", ["metadata: {day: 2026-11-30}", "limits: {cost_usd: .nan}", "instructions: !!binary aGk=", "checks: &a [*a]"]
+)
+def test_yaml_that_is_no_json_is_refused(router: _Router, run: Run, tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    result = run("jobs", "submit", "x", "--spec", "job.yaml")
+    assert (result.exit_code, router.asked) == (Exit.USAGE, [])
+    assert "JSON has no word for" in result.stderr
 
 
 def test_a_path_outside_the_workspace_is_refused_before_the_upload(router: _Router, run: Run, tmp_path: Path) -> None:
@@ -489,7 +650,18 @@ def test_artifacts(router: _Router, run: Run, tmp_path: Path) -> None:
     assert run("artifacts", "get", "art_1", "-o", "sub").stdout == "sub/report.md\n"
     assert run("artifacts", "get", "art_1", "-o", "other.md").exit_code == 0
     assert (tmp_path / "other.md").read_bytes() == _REPORT
-    assert run("artifacts", "get", "art_1", "-o", "-").stdout_bytes == _REPORT
+    for place in ("-", "/dev/stdout", "/dev/fd/1"):
+        assert run("artifacts", "get", "art_1", "-o", place).stdout_bytes == _REPORT
+        assert run("artifacts", "get", "art_1", "-o", place, "--json").exit_code == Exit.USAGE
+    (tmp_path / "link").symlink_to("other.md")
+    (tmp_path / "other.md").write_text("old")
+    assert run("artifacts", "get", "art_1", "-o", "link", "--force").exit_code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "other.md").read_bytes() == _REPORT
+    assert run("artifacts", "get", "art_1", "-o", "/dev/null").stdout == "/dev/null\n"
+    full = run("artifacts", "get", "art_1", "-o", "/dev/full", "--force")
+    assert (full.exit_code, full.stdout) == (Exit.OUTPUT, "")
+    assert "No space left" in full.stderr
 
 
 def test_the_exit_status_tells_of_the_job_even_if_its_artifacts_cannot_be_listed(router: _Router, run: Run) -> None:

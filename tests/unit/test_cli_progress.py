@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from cli.arguments import essential
 from cli.progress import JobProgress
 from dualtrack.domain.events import EventType
@@ -168,3 +170,17 @@ def test_essential_arguments() -> None:
     assert essential("mcp:search", {"q": "x"}) == '{"q": "x"}'
     assert essential("update_plan", {"plan": []}) == ""
     assert essential("shell", None) == ""
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({"checks": ["a", "b"], "outputs": []}, "checking: 2 commands"),
+        ({"checks": [], "outputs": ["r.md"]}, "checking: 1 output file"),
+        ({"checks": ["a"], "outputs": ["r.md", "s.md"]}, "checking: 1 command, 2 output files"),
+        ({}, "checking"),
+    ],
+)
+def test_checks_and_outputs_are_counted(data: dict[str, object], text: str) -> None:
+    event = {"seq": 1, "type": "checks.started", "at": "2026-11-30T08:00:00Z", "data": data}
+    assert JobProgress().feed(event) == [f"[    0:00] {text}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final
@@ -10,7 +11,8 @@ from urllib.parse import quote
 
 import typer
 
-from cli.download import safe_name, save, verified
+from cli.destination import STDOUT, descriptor, save
+from cli.download import safe_name, verified
 from cli.outcome import UsageProblem
 from cli.session import Session, command
 from cli.text import size
@@ -22,7 +24,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(no_args_is_help=True, help="List and download the files that a job kept.")
     command(group, "list")(list_artifacts)
-    command(group, "get")(get)
+    command(group, "get", paths=("output",))(get)
     app.add_typer(group, name="artifacts")
 
 
@@ -42,23 +44,27 @@ def get(
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", metavar="PATH", help="File or directory to write to; '-' for standard output; else the artifact's name here."
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="File, directory, device or pipe to write to; '-' for standard output; else the artifact's name here.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace a file that is there already.")] = False,
 ) -> None:
     """Download an artifact: completely or not at all, never over a file that is there."""
-    if output == "-" and session.as_json:
-        raise UsageProblem("-o - and --json both want standard output: leave one out.")
+    to_stdout = output is not None and (output == "-" or descriptor(output) == STDOUT)
+    if to_stdout and session.as_json:
+        raise UsageProblem(f"-o {output} and --json both want standard output: leave one out.")
     path = f"/v1/artifacts/{quote(artifact_id, safe='')}"
     artifact = session.client.get(path)
     with session.client.download(f"{path}/content") as response:
         chunks = verified(response.iter_bytes(_CHUNK), str(artifact.get("sha256")))
-        if output == "-":
+        if to_stdout:
             _to_stdout(session, chunks)
             return
         target = Path(output) if output else Path()
-        if output is None or target.is_dir():
+        if output is None or os.path.isdir(target):  # noqa: PTH112 - Path.is_dir raises for names too long to be any
             target /= safe_name(str(artifact.get("name")), artifact_id)
         count = save(chunks, target, force=force)
     if session.as_json:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from cli.local_file import utf8
 from cli.outcome import ApiError, CliError, UsageProblem
 from cli.session import Session, command, read_stdin
 
@@ -51,10 +52,13 @@ def _talk(session: Session, model: str, history: list[Message]) -> None:
     opening = list(history)
     while True:
         try:
-            text = input("> ").strip()
+            text = utf8(input("> ")).strip()
         except EOFError:
             session.out.say("")
             return
+        except UnicodeError:
+            session.out.say("That was no valid UTF-8 text: type it again.", "yellow")
+            continue
         if text == "/clear":
             history[:] = opening
         if not text or text == "/clear":

@@ -36,18 +36,29 @@ class ConnectionBroken(Unreachable):
 
 
 class Client:
-    """One connection pool to one router. Every method raises `ApiError` or `Unreachable`."""
+    """One connection pool to one router. Every method raises `ApiError` or `Unreachable`.
+
+    Raises (when made):
+        UsageProblem: the address, or the proxy and certificates that the environment names, can't be used.
+    """
 
     def __init__(self, credentials: Credentials, *, version: str, transport: httpx.BaseTransport | None = None) -> None:
         self.credentials: Final = credentials
         host = urlsplit(credentials.base_url).hostname or ""
-        self._http = httpx.Client(
-            timeout=_TIMEOUT,
-            headers={"user-agent": f"dualtrack-cli/{version}"},
-            transport=transport,
-            # A proxy from the environment can't reach this machine's own loopback address for us.
-            trust_env=not (host == "localhost" or host.startswith("127.") or host == "::1"),
-        )
+        try:
+            httpx.URL(credentials.base_url)
+            self._http = httpx.Client(
+                timeout=_TIMEOUT,
+                headers={"user-agent": f"dualtrack-cli/{version}"},
+                transport=transport,
+                # A proxy from the environment can't reach this machine's own loopback address for us.
+                trust_env=not (host == "localhost" or host.startswith("127.") or host == "::1"),
+            )
+        except (httpx.InvalidURL, ValueError, OSError, ImportError) as error:
+            raise UsageProblem(
+                f"No connection to {credentials.base_url} can be set up ({error}): check the address and, where they are set, "
+                "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR."
+            ) from error
 
     def __enter__(self) -> Self:
         return self
@@ -88,14 +99,14 @@ class Client:
                 return {"object": "list", "data": rows, "has_more": more, "next_cursor": cursor if more else None}
             after = str(cursor)
 
-    def upload(self, path: Path, *, idempotency_key: str | None = None) -> dict[str, Any]:
-        """Upload a file under its own name, streamed from disk; the same key, name and content give the same file."""
+    def upload(self, path: Path, *, name: str, idempotency_key: str | None = None) -> dict[str, Any]:
+        """Upload a file under `name`, streamed from disk; the same key, name and content give the same file."""
         headers = {} if idempotency_key is None else {"idempotency-key": idempotency_key}
         timeout = httpx.Timeout(_UPLOAD_SILENCE_S, connect=10)
         try:
             with (
                 path.open("rb") as file,
-                self._open("POST", "/v1/files", files={"file": (path.name, file)}, headers=headers, timeout=timeout) as response,
+                self._open("POST", "/v1/files", files={"file": (name, file)}, headers=headers, timeout=timeout) as response,
             ):
                 return _document(response)
         except OSError as error:
@@ -110,9 +121,10 @@ class Client:
                 if not response.is_redirect:
                     yield response
                     return
-                url = urljoin(url, response.headers["location"])
-                if urlsplit(url).scheme not in {"http", "https"}:
+                next_url = _redirect(url, response.headers.get("location", ""))
+                if next_url is None:
                     break
+                url = next_url
         raise ApiError("The download was redirected to no usable address.", status=0, code="bad_redirect")
 
     @contextmanager
@@ -208,6 +220,18 @@ class Client:
             raise ConnectionBroken(f"The connection to {where} broke: {error or type(error).__name__}.") from error
         except (httpx.InvalidURL, httpx.StreamError, httpx.DecodingError) as error:
             raise ApiError(f"{where} gave an answer that can't be read: {error}.", status=0, code="bad_answer") from error
+
+
+def _redirect(url: str, location: str) -> str | None:
+    """The address that `location` leads to from `url`; None where it is none."""
+    try:
+        found = urljoin(url, location)
+        _origin(found)
+        httpx.URL(found)
+        (urlsplit(found).hostname or "").encode("idna")
+    except (ValueError, httpx.InvalidURL):
+        return None
+    return found if location and urlsplit(found).scheme in {"http", "https"} else None
 
 
 def _origin(url: str) -> tuple[str, str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,20 @@ class Credentials:
     api_key: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class StoredDatabase:
+    """The database of the platform that a credentials file is of."""
+
+    url: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    credentials: Credentials
+    database_url: str | None
+
+
 def credential_files(environ: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:
     """The files looked at, first match wins: this directory's, then the user's."""
     home = Path(environ.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where there is no home
@@ -45,22 +59,43 @@ def find(base_url: str | None, api_key: str | None, *, environ: Mapping[str, str
     if base_url is not None:
         base_url = _address(base_url, "the base URL")
     if base_url is None or api_key is None:
-        for path in credential_files(environ, cwd):
-            stored = _read(path)
-            if stored is None or (base_url is not None and stored.base_url != base_url):
-                continue
-            base_url = stored.base_url
-            api_key = api_key or stored.api_key
+        for _, stored in _matching(base_url, environ, cwd):
+            base_url = stored.credentials.base_url
+            api_key = api_key or stored.credentials.api_key
             break
     if api_key is not None and not (api_key.isascii() and api_key.isprintable() and " " not in api_key):
         raise UsageProblem("The API key holds characters that no key has: copy it again, without line ends or quotes.")
     return Credentials(base_url or DEFAULT_BASE_URL, api_key)
 
 
+def find_database(base_url: str | None, *, environ: Mapping[str, str], cwd: Path) -> StoredDatabase | None:
+    """The database that the credentials file in force names, if it does (the standalone platform's names its own).
+
+    Raises:
+        UsageProblem: an address that is none, or a credentials file that others can read.
+    """
+    base_url = base_url or environ.get(BASE_URL_VARIABLE) or None
+    if base_url is not None:
+        base_url = _address(base_url, "the base URL")
+    for path, stored in _matching(base_url, environ, cwd):
+        return None if stored.database_url is None else StoredDatabase(stored.database_url, path)
+    return None
+
+
+def _matching(base_url: str | None, environ: Mapping[str, str], cwd: Path) -> Iterator[tuple[Path, _Stored]]:
+    """The files that are there and, where a base URL was asked for, of that address."""
+    for path in credential_files(environ, cwd):
+        stored = _read(path)
+        if stored is not None and base_url in (None, stored.credentials.base_url):
+            yield path, stored
+
+
 def _address(text: str, what: str) -> str:
     try:
         parts = urlsplit(text)
         valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        (parts.hostname or "").encode("idna")  # as the look-up of the name will, with an error that says less
+        valid = valid and text.isprintable() and " " not in text
     except ValueError:
         valid = False
     if not valid or parts.query or parts.fragment or parts.username is not None:
@@ -69,7 +104,7 @@ def _address(text: str, what: str) -> str:
     return text.rstrip("/").removesuffix("/v1")
 
 
-def _read(path: Path) -> Credentials | None:
+def _read(path: Path) -> _Stored | None:
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -83,9 +118,9 @@ def _read(path: Path) -> Credentials | None:
         raise UsageProblem(f"{path} must be yours and readable by you alone: check what it holds, then run `chmod 600 {path}`.")
     try:
         document = json.loads(raw[:_MAX_FILE_BYTES])
-        base_url, api_key = document["base_url"], document.get("api_key")
+        base_url, api_key, database_url = document["base_url"], document.get("api_key"), document.get("database_url")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageProblem(f'{path} must be JSON: {{"base_url": "http://…", "api_key": "dt_…"}}.') from error
-    if not isinstance(base_url, str) or not isinstance(api_key, str | None):
-        raise UsageProblem(f"{path}: base_url and api_key must be strings.")
-    return Credentials(_address(base_url, str(path)), api_key or None)
+    if not isinstance(base_url, str) or not isinstance(api_key, str | None) or not isinstance(database_url, str | None):
+        raise UsageProblem(f"{path}: base_url, api_key and database_url must be strings.")
+    return _Stored(Credentials(_address(base_url, str(path)), api_key or None), database_url or None)

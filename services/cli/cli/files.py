@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from cli.local_file import fault, upload_name
+from cli.outcome import UsageProblem
 from cli.session import Session, command
 from cli.text import size
 
@@ -19,9 +21,12 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="files")
 
 
-def upload(session: Session, path: Annotated[Path, typer.Argument(help="The file to upload.", exists=True, dir_okay=False)]) -> None:
+def upload(session: Session, path: Annotated[Path, typer.Argument(help="The file to upload.")]) -> None:
     """Upload a file and print its id, for `inputs` of a job specification."""
-    file = session.client.upload(path)
+    wrong = fault(path)
+    if wrong is not None:
+        raise UsageProblem(f"{path}: {wrong}")
+    file = session.client.upload(path, name=upload_name(path))
     if session.as_json:
         session.out.document(file)
     else:

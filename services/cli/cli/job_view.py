@@ -52,6 +52,7 @@ def show_job(out: Output, job: Mapping[str, Any]) -> None:
             ("trace", job.get("trace_id")),
             ("metadata", "\n".join(f"{key}={value}" for key, value in metadata.items()) if isinstance(metadata, Mapping) else None),
             ("checks", "\n".join(str(item) for item in job.get("checks") or [])),
+            ("outputs", "\n".join(str(item) for item in job.get("outputs") or [])),
             ("instructions", job.get("instructions")),
             ("plan", "\n".join(checklist(job.get("plan")))),
             ("answer", job.get("answer")),

@@ -16,7 +16,7 @@ import typer
 from cli.job_view import show_job, show_steps, status_line, timestamp
 from cli.outcome import HELP, UsageProblem
 from cli.session import Session, command, read_stdin
-from cli.spec import MAX_SPEC_BYTES, check, input_entry, merge, parse_input, parse_metadata, read_spec
+from cli.spec import MAX_SPEC_BYTES, check, input_entry, merge, parse_input, parse_metadata, read_spec, require_key
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of the job.")]
 
@@ -36,7 +36,7 @@ class Status(StrEnum):
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(no_args_is_help=True, help="Long-horizon jobs: submit, watch, stop and look into them.", epilog=HELP)
-    command(group, "submit")(submit)
+    command(group, "submit", paths=("files",))(submit)
     command(group, "list")(list_jobs)
     command(group, "show")(show)
     command(group, "watch")(watch)
@@ -56,6 +56,12 @@ def submit(
     checks: Annotated[
         list[str] | None,
         typer.Option("--check", metavar="CMD", help="Command that must exit 0 before the job may succeed; again for more."),
+    ] = None,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output", metavar="WORKSPACE/PATH", help="File that must exist at the end, and is saved as an artifact; again for more."
+        ),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="Track or model that decides; else deep.")] = None,
     tools: Annotated[
@@ -78,11 +84,13 @@ def submit(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Watch the job to its end; the exit status tells how it ended.")] = False,
 ) -> int | None:
     """Submit a job and print its id; with --watch, see it through."""
+    require_key(idempotency_key)
     spec = {} if spec_file is None else read_spec(spec_file)
     limits = {"steps": max_steps, "tokens": max_tokens, "cost_usd": max_cost, "wall_time_s": max_wall_time}
     given: dict[str, Any] = {
         "instructions": _instructions(instructions, spec),
         "checks": checks or None,
+        "outputs": outputs or None,
         "agent": {name: value for name, value in (("model", model), ("tools", tools)) if value},
         "limits": {name: value for name, value in limits.items() if value is not None},
         "metadata": parse_metadata(metadata or []),
@@ -97,7 +105,7 @@ def submit(
     for number, item in enumerate(inputs):
         # The job's key covers the ids of its files, so the same command must get the same ids again.
         file_key = "cli-file-" + hashlib.sha256(f"{request_key}\n{number}".encode()).hexdigest()
-        uploaded.append(input_entry(str(session.client.upload(item.local, idempotency_key=file_key).get("id")), item))
+        uploaded.append(input_entry(str(session.client.upload(item.local, name=item.name, idempotency_key=file_key).get("id")), item))
         if not session.as_json:
             session.out.say(f"uploaded {item.local}", "dim")
     if uploaded:

@@ -8,9 +8,9 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from cli import admin, artifacts, chat, files, jobs, models
-from cli.outcome import HELP, CliError, Exit
-from cli.output import silence_stdout
+from cli import admin, artifacts, chat, files, jobs, models, streams
+from cli.outcome import HELP, CliError, Exit, OutputProblem
+from cli.output import Output
 from cli.session import ApiKeyOption, BaseUrlOption, JsonOption, Session
 
 
@@ -29,7 +29,7 @@ class Root(TyperGroup):
             sys.stderr.write("\nInterrupted.\n")
             raise typer.Exit(Exit.INTERRUPTED) from error
         except BrokenPipeError as error:
-            silence_stdout()
+            streams.silence("stdout")
             raise typer.Exit(Exit.BROKEN_PIPE) from error
 
 
@@ -65,4 +65,13 @@ admin.register(app)
 
 def main() -> None:
     """Run `dualtrack` with the process's arguments; exits with a status of `cli.outcome.Exit`."""
-    app(prog_name="dualtrack")
+    streams.prepare()
+    try:
+        app(prog_name="dualtrack")
+    except OSError as error:
+        # Typer writes help and completion itself; an error without a file's name can only be of that writing.
+        if error.filename is not None:
+            raise
+        streams.silence("stdout")
+        Output().error(OutputProblem(f"Standard output can't be written: {error.strerror or error}."))
+        sys.exit(Exit.OUTPUT)

@@ -16,6 +16,8 @@ class Exit(IntEnum):
     EXPIRED = 4
     API_ERROR = 5
     UNREACHABLE = 6
+    OUTPUT = 74
+    """EX_IOERR of sysexits.h: what was asked for can't be written."""
     INTERRUPTED = 130
     """128 + SIGINT, as shells have it."""
     BROKEN_PIPE = 141
@@ -30,7 +32,7 @@ _OF_STATUS: Final = {
 }
 HELP: Final = (
     "Exit status: 0 succeeded; 1 the job failed; 2 wrong usage; 3 the job was cancelled; 4 the job expired; "
-    "5 the API refused or failed; 6 the server can't be reached; 130 interrupted (the job goes on)."
+    "5 the API refused or failed; 6 the server can't be reached; 74 the output can't be written; 130 interrupted (the job goes on)."
 )
 
 
@@ -65,6 +67,13 @@ class UsageProblem(CliError):
 
     exit_status = Exit.USAGE
     code = "usage"
+
+
+class OutputProblem(CliError):
+    """What was asked for can't be written: a full disk, a closed or failing output."""
+
+    exit_status = Exit.OUTPUT
+    code = "output_failed"
 
 
 class Unreachable(CliError):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cli.outcome import CliError
+from cli import streams
+from cli.outcome import CliError, Exit, OutputProblem
 from cli.text import clean, one_line, to_json
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """Where the command writes to. With `as_json`, standard output carries JSON and nothing else."""
+    """Where the command writes to. With `as_json`, standard output carries JSON and nothing else.
+
+    All that writes to standard output raises `OutputProblem` where that fails, `BrokenPipeError` where nobody reads any more.
+    """
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
@@ -24,9 +28,15 @@ class Output:
     @cached_property
     def errors(self) -> Console:
         """Rich's console on standard error: no colours when it is no terminal or `NO_COLOR` is set."""
+        import typer
         from rich.console import Console
 
-        return Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        class Errors(Console):
+            def on_broken_pipe(self) -> None:
+                streams.silence("stderr")
+                raise typer.Exit(Exit.BROKEN_PIPE)  # rich's own answer is status 1, which says that a job failed
+
+        return Errors(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     @property
     def live(self) -> bool:
@@ -52,7 +62,9 @@ class Output:
 
     def raw(self, data: bytes) -> None:
         """Bytes as they are; for downloads, never to a terminal."""
-        sys.stdout.buffer.write(data)
+        with _writing():
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Rows under headings: aligned at a terminal, separated by tabs and complete elsewhere."""
@@ -69,7 +81,10 @@ class Output:
             table.add_column(column, no_wrap=column == columns[0], overflow="fold")
         for row in plain:
             table.add_row(*(Text(cell) for cell in row))
-        Console(highlight=False, markup=False, emoji=False).print(table)
+        console = Console(highlight=False, markup=False, emoji=False)
+        with console.capture() as rendered:
+            console.print(table)
+        self._write(rendered.get())
 
     def fields(self, pairs: Sequence[tuple[str, object]]) -> None:
         """Names and values, one pair a line; pairs without a value are left out."""
@@ -94,19 +109,21 @@ class Output:
         self.say(f"Error: {error.message}{f' ({where})' if where else ''}", "red")
 
     def _write(self, text: str) -> None:
-        try:
-            sys.stdout.write(text)
-        except UnicodeEncodeError:
-            encoding = sys.stdout.encoding or "ascii"
-            sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-        sys.stdout.flush()
+        with _writing():
+            try:
+                sys.stdout.write(text)
+            except UnicodeEncodeError:
+                encoding = sys.stdout.encoding or "ascii"
+                sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+            sys.stdout.flush()
 
 
-def silence_stdout() -> None:
-    """Point standard output at nothing, so that the interpreter's last flush into a broken pipe can't fail again."""
+@contextmanager
+def _writing() -> Iterator[None]:
     try:
-        descriptor = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(descriptor, sys.stdout.fileno())
-        os.close(descriptor)
-    except (OSError, ValueError):
-        return
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        streams.silence("stdout")
+        raise OutputProblem(f"Standard output can't be written: {error.strerror or error}.") from error

@@ -238,9 +238,9 @@ class JobProgress:
         return [self._line(f"saved {one_line(data.get('name', '?'), 80)} ({size(data.get('size'))})", "magenta")]
 
     def _checking(self, data: Mapping[str, Any]) -> list[Line]:
-        checks = _list(data.get("checks"))
-        count = len(checks) if isinstance(data.get("checks"), list) else data.get("checks", "")
-        return [self._line(f"checking: {count} {'command' if count == 1 else 'commands'}")]
+        counts = [(len(_list(data.get("checks"))), "command"), (len(_list(data.get("outputs"))), "output file")]
+        what = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for count, name in counts if count)
+        return [self._line(f"checking: {what}" if what else "checking")]
 
     def _checked(self, data: Mapping[str, Any]) -> list[Line]:
         if data.get("passed") is True:
