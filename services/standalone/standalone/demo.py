@@ -83,7 +83,7 @@ def _submit(client: Client, orders: Path) -> str:
     files = [orders, orders.with_name(CHECK)]
     body = {
         "instructions": INSTRUCTIONS,
-        "inputs": [{"file_id": client.upload(file)["id"], "path": file.name} for file in files],
+        "inputs": [{"file_id": client.upload(file, name=file.name)["id"], "path": file.name} for file in files],
         "checks": [f"python3 {CHECK} {orders.name} {REPORT}"],
         "outputs": [REPORT],
         "limits": {"steps": 20, "wall_time_s": 1800},
