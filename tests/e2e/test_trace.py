@@ -31,8 +31,9 @@ def test_a_job_is_one_connected_tree_with_every_model_and_tool_call(stack: Stack
         body = {"instructions": f"```script\n{json.dumps(SCRIPT)}\n```", "checks": ["true"]}
         job_id = client.post("/v1/jobs", json=body, headers={"traceparent": caller}).raise_for_status().json()["id"]
     assert stack.wait(job_id)["status"] == "succeeded"
-    # request, agent, 4 plan rings (the last one reads the checks), 3 chats, 4 tools (two lists, shell, check)
-    spans = complete(otlp, "0af7651916cd43dd8448eb211c80319c", 13)
+    # request, agent, 3 decisions, their 3 chats, 4 tools (two lists, shell, check)
+    spans = complete(otlp, "0af7651916cd43dd8448eb211c80319c", 12)
+    assert len(spans) == 12
     by_id = {span.span_id: span for span in spans}
     assert len(by_id) == len(spans)
     roots = [span for span in spans if span.parent_id not in by_id]
