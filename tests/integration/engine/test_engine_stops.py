@@ -1,0 +1,135 @@
+"""Limits, deadlines, cancels and agents that give up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import func, text, update
+
+from dualtrack.db.engine import Database
+from dualtrack.db.tables import calls as calls_table
+from dualtrack.db.tables import jobs as jobs_table
+from dualtrack.domain.errors import Conflict
+from dualtrack.domain.lifecycle import CallStatus, JobStatus
+from dualtrack.testing.scripted_model import ScriptedModel
+
+from .conftest import CountingSandbox, Make, cancel, finish, shell, types
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason", "status"),
+    [
+        ({"steps": 2}, "limit_steps", JobStatus.FAILED),
+        ({"tokens": 150}, "limit_tokens", JobStatus.FAILED),
+    ],
+)
+def test_limits_end_a_job_with_their_name(make: Make, limits: dict[str, Any], reason: str, status: JobStatus) -> None:
+    stepper = make([{**shell(f"echo {n}"), "input_tokens": 100, "output_tokens": 1} for n in range(20)])
+    job = stepper.run(stepper.submit(limits=limits))
+    assert (job.status, job.reason) == (status, reason)
+
+
+def test_a_job_past_its_wall_time_expires_in_the_queue_and_at_work(make: Make, database: Database, sandbox: CountingSandbox) -> None:
+    def late() -> None:
+        with database.transaction() as tx:
+            tx.connection.execute(update(jobs_table).values(deadline_at=func.now()))
+        stepper.scheduler.tick()
+
+    stepper = make([shell("sleep 60"), finish()])
+    waiting = stepper.submit()
+    late()
+    assert (stepper.job(waiting).status, stepper.job(waiting).reason) == (JobStatus.EXPIRED, "limit_wall_time")
+    stepper.doorbell.rings.clear()
+    working = stepper.submit("another")
+    stepper.ring()
+    sandbox.before = late
+    stepper.ring()  # the running command is ended by the next heartbeat
+    assert stepper.job(working).status is JobStatus.EXPIRED
+
+
+def test_cancel_in_the_queue_ends_at_once_and_again_is_no_error(make: Make) -> None:
+    stepper = make([finish()])
+    job = stepper.submit()
+    assert cancel(stepper, job)
+    assert stepper.job(job).status is JobStatus.CANCELLED
+    assert not cancel(stepper, job)
+    while stepper.ring():
+        pass
+    assert types(stepper, job) == ["job.queued", "job.stopping", "job.cancelled"]
+
+
+def test_cancel_ends_a_running_command_and_the_calls_behind_it(make: Make, sandbox: CountingSandbox) -> None:
+    stepper = make([{"calls": [shell("sleep 60"), shell("touch never")]}])
+    job = stepper.submit()
+    stepper.ring()
+
+    def stop() -> None:
+        cancel(stepper, job)
+
+    sandbox.before = stop
+    stepper.ring()
+    job = stepper.job(job)
+    assert job.status is JobStatus.CANCELLED
+    assert [call.status for call in stepper.steps(job)[0].calls] == [CallStatus.CANCELLED] * 2
+    assert len(sandbox.ran) == 1
+
+
+def test_cancel_during_a_decision_ends_the_job_at_once_and_drops_the_decision(make: Make) -> None:
+    seen: list[JobStatus] = []
+
+    def stop(_: object) -> None:
+        cancel(stepper, job)
+        seen.append(stepper.job(job).status)
+
+    stepper = make(ScriptedModel([shell("touch never")], on_decide=stop))
+    job = stepper.submit()
+    stepper.ring()
+    assert seen == [JobStatus.CANCELLED]
+    assert stepper.job(job).step == 0
+    assert not stepper.doorbell.rings
+    assert types(stepper, job)[-1] == "job.cancelled"
+
+
+def test_an_ended_job_can_not_be_cancelled(make: Make) -> None:
+    stepper = make([finish()])
+    job = stepper.run(stepper.submit())
+    with pytest.raises(Conflict):
+        cancel(stepper, job)
+
+
+def test_a_cancelled_job_whose_worker_died_is_ended_by_the_scheduler(make: Make, database: Database) -> None:
+    stepper = make([shell("true")])
+    job = stepper.submit()
+    stepper.ring()
+    dead = 1 << 60
+    with database.transaction() as tx:
+        tx.connection.execute(
+            update(calls_table).values(status="running", owner=stepper.presence.key, lease_until=func.now() + text("interval '1 hour'"))
+        )
+    cancel(stepper, job)
+    assert stepper.job(job).status is JobStatus.RUNNING  # somebody living works on it
+    with database.transaction() as tx:
+        tx.connection.execute(update(calls_table).values(owner=dead))
+    stepper.scheduler.tick()
+    assert stepper.job(job).status is JobStatus.CANCELLED
+
+
+def test_the_same_failing_call_again_and_again_is_stopped(make: Make) -> None:
+    stepper = make([shell("false")] * 10)
+    job = stepper.run(stepper.submit())
+    assert (job.status, job.reason, job.step) == (JobStatus.FAILED, "no_progress", 3)
+    assert job.message is not None
+    assert job.message.startswith("shell failed the same way 3 times in a row")
+
+    stepper = make([finish()] * 10)
+    job = stepper.run(stepper.submit("checked", checks=["echo no luck; false"]))
+    assert job.message is not None
+    assert "'echo no luck; false' failed" in job.message
+    assert "no luck" in job.message
+
+
+def test_giving_up_is_a_failure_with_the_agents_answer(make: Make) -> None:
+    stepper = make([finish("there is no such file", success=False)])
+    job = stepper.run(stepper.submit(checks=["true"]))
+    assert (job.status, job.reason, job.answer) == (JobStatus.FAILED, "agent_gave_up", "there is no such file")
