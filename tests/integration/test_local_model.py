@@ -1,5 +1,5 @@
 """The local model's server process. The tests with real weights use those in the cache, and fetch the small ones where
-DUALTRACK_TEST_FETCH_WEIGHTS is set.
+TEST_FETCH_WEIGHTS is set.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def here(name: str) -> bool:
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalModelServer]:
     source = next((name for name in (SMALL, *CATALOGUE) if here(name)), None)
-    if source is None and not os.environ.get("DUALTRACK_TEST_FETCH_WEIGHTS"):
-        pytest.skip("no weights in the cache: `make demo` fetches them, or set DUALTRACK_TEST_FETCH_WEIGHTS=1")
+    if source is None and not os.environ.get("TEST_FETCH_WEIGHTS"):
+        pytest.skip("no weights in the cache: `make demo` fetches them, or set TEST_FETCH_WEIGHTS=1")
     with LocalModelServer(LocalModelSettings(source=source or SMALL, context_tokens=4096, slots=1)) as server:
         yield server
 
