@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from dualtrack.models.catalog import build_catalog
 from dualtrack.models.gateway import LiteLLMGateway
@@ -14,6 +15,8 @@ from dualtrack.models.port import ModelGateway
 from dualtrack.models.weights import Progress
 from dualtrack.settings import ModelsSettings
 
+_IMPORT_S: Final = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class Models:
@@ -21,13 +24,18 @@ class Models:
 
     gateway: ModelGateway
     local: LocalModelServer | None
+    warming: list[threading.Thread] = field(default_factory=list)
 
     def warm_up(self) -> None:
         """Load LiteLLM on a thread of its own, so that the first request does not wait for it."""
-        threading.Thread(target=litellm, name="warm-up", daemon=True).start()
+        thread = threading.Thread(target=litellm, name="warm-up", daemon=True)
+        self.warming.append(thread)
+        thread.start()
 
     def close(self) -> None:
-        """Stop the local model's server, if it runs."""
+        """Stop the local model's server, if it runs, and wait for an import under way: an interpreter that ends within one aborts."""
+        for thread in self.warming:
+            thread.join(_IMPORT_S)
         if self.local is not None:
             self.local.stop()
 
