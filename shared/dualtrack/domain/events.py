@@ -35,7 +35,7 @@ class EventType(StrEnum):
     CALL_RETRYING = "call.retrying"
     """call_id, step, tool, code, message, attempt, retry_in_s"""
     CALL_CANCELLED = "call.cancelled"
-    """call_id, step, tool"""
+    """call_id, step, tool; observation: what a command at work had said until then"""
     ARTIFACT_SAVED = "artifact.saved"
     """artifact_id, call_id, name, size, sha256, content_type"""
     CHECKS_STARTED = "checks.started"

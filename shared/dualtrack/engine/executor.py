@@ -136,7 +136,7 @@ class Executor:
                 span.set_status(Status(StatusCode.ERROR, "the command failed"))
             if lease.cancel.is_set() and not lease.lost:
                 with self._runtime.database.transaction() as tx:
-                    self._stop(tx, jobs.get(tx, job.id, lock=True), call)
+                    self._stop(tx, jobs.get(tx, job.id, lock=True), call, done.result.observation.text)
                 return
             self._record(job, call, done)
 
@@ -260,10 +260,15 @@ class Executor:
         jobs.change(tx, job.id, {"phase": Phase.PLAN.value, "due_at": due, "rings": 0, "tries": 0, "failures": 0})
         doorbells.plan_after_commit(tx, self._runtime, job)
 
-    def _stop(self, tx: Transaction, job: Job, call: Call) -> None:
-        """The job was told to stop: the claimed call is cancelled, and the job ended if this was the last one at work."""
-        steps.settle(tx, call.id, call.attempt, {"status": CallStatus.CANCELLED.value})
-        events.append(tx, job.id, NewEvent(EventType.CALL_CANCELLED, {"call_id": call.id, "step": call.step, "tool": call.tool}))
+    def _stop(self, tx: Transaction, job: Job, call: Call, seen: str = "") -> None:
+        """The job was told to stop: the claimed call is cancelled, and the job ended if this was the last one at work.
+
+        `seen`: what the command had said until then.
+        """
+        preview = observations.preview(storable(seen), call.id, self._runtime.limits.observation_chars)
+        steps.settle(tx, call.id, call.attempt, {"status": CallStatus.CANCELLED.value, "preview": preview})
+        data = {"call_id": call.id, "step": call.step, "tool": call.tool, "observation": preview}
+        events.append(tx, job.id, NewEvent(EventType.CALL_CANCELLED, data))
         if job.stopping is not None:
             finish_stop(tx, job.id, job.stopping)
 

@@ -73,6 +73,8 @@ def test_cancel_ends_a_running_command_and_the_calls_behind_it(make: Make, sandb
     assert job.status is JobStatus.CANCELLED
     assert [call.status for call in stepper.steps(job)[0].calls] == [CallStatus.CANCELLED] * 2
     assert len(sandbox.ran) == 1
+    shown = stepper.steps(job)[0].calls[0].preview
+    assert "cancelled" in shown
 
 
 def test_cancel_during_a_decision_ends_the_job_at_once_and_drops_the_decision(make: Make) -> None:
