@@ -43,11 +43,6 @@ def add(
     )
 
 
-def set_note(tx: Transaction, job_id: str, number: int, note: str) -> None:
-    """What the platform tells the model after the step's observations."""
-    tx.connection.execute(update(steps).where(steps.c.job_id == job_id, steps.c.number == number).values(note=note))
-
-
 def add_calls(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert calls in one statement; what a row leaves out gets its default."""
     if rows:

@@ -39,11 +39,6 @@ def create_key(tx: Transaction, tenant_id: str, name: str) -> str:
     return key
 
 
-def has_keys(tx: Transaction) -> bool:
-    """Whether any key was ever made."""
-    return tx.connection.execute(select(api_keys.c.id).limit(1)).first() is not None
-
-
 def caller(tx: Transaction, key: str) -> Caller | None:
     """Whose key it is; None for an unknown or revoked one."""
     row = tx.connection.execute(

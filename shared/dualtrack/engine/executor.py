@@ -119,25 +119,27 @@ class Executor:
             assert_no_transaction()
             try:
                 done = self._work(job, call, lease)
+                if not done.result.observation.ok:
+                    span.set_status(Status(StatusCode.ERROR, "the command failed"))
+                self._settle(job, call, lease, done)
             except (StaleAttempt, DatabaseUnavailable):
                 raise
             except DualtrackError as error:
                 span.set_status(Status(StatusCode.ERROR, error.message))
                 span.set_attribute(genai.ERROR_TYPE, error.code)
                 self._record_failure(job, call, error)
-                return
             except Exception as error:  # noqa: BLE001 - recorded and retried
                 # A fault of ours must not leave the job hanging: it is retried like any failure of our machinery, then ends the job.
                 _LOG.exception("call failed", extra={"job_id": job.id, "call_id": call.id})
                 span.set_status(Status(StatusCode.ERROR, type(error).__name__))
                 self._record_failure(job, call, InternalFault(f"{type(error).__name__} in the executor; see its log."))
-                return
-            if not done.result.observation.ok:
-                span.set_status(Status(StatusCode.ERROR, "the command failed"))
-            if lease.cancel.is_set() and not lease.lost:
-                with self._runtime.database.transaction() as tx:
-                    self._stop(tx, jobs.get(tx, job.id, lock=True), call, done.result.observation.text)
-                return
+
+    def _settle(self, job: Job, call: Call, lease: Lease, done: _Done) -> None:
+        """Write the outcome down, or, where the job was told to stop meanwhile, that the call was cancelled."""
+        if lease.cancel.is_set() and not lease.lost:
+            with self._runtime.database.transaction() as tx:
+                self._stop(tx, jobs.get(tx, job.id, lock=True), call, done.result.observation.text)
+        else:
             self._record(job, call, done)
 
     def _work(self, job: Job, call: Call, lease: Lease) -> _Done:

@@ -14,6 +14,7 @@ from typing import BinaryIO, Final
 from dualtrack.domain.errors import DualtrackError, InvalidPath, ObjectMissing, StorageUnavailable
 from dualtrack.objects.keys import check_key
 from dualtrack.objects.port import ObjectInfo
+from dualtrack.objects.probe import round_trip
 
 _CHUNK_BYTES: Final = 1024 * 1024
 _INCOMING: Final = ".incoming"  # no key can name it: segments don't start with a dot
@@ -107,13 +108,7 @@ class FolderStore:
 
     def check(self) -> None:
         """See `ObjectStore`. Writes, reads and deletes a small object of its own."""
-        key = f"checks/{secrets.token_hex(8)}"
-        self.put(key, b"check")
-        try:
-            if self.get(key) != b"check":
-                raise StorageUnavailable(f"The folder {self._root} does not give back what was written.")
-        finally:
-            self.delete(key)
+        round_trip(self, f"The folder {self._root}")
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import secrets
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NoReturn
@@ -17,6 +16,7 @@ from dualtrack.domain.errors import DualtrackError, ObjectMissing, StorageUnavai
 from dualtrack.objects.disposition import attachment, safe_content_type
 from dualtrack.objects.keys import check_key
 from dualtrack.objects.port import ObjectInfo
+from dualtrack.objects.probe import round_trip
 from dualtrack.objects.reading import read_up_to
 from dualtrack.settings import S3Settings
 
@@ -147,13 +147,7 @@ class S3Store:
 
     def check(self) -> None:
         """See `ObjectStore`. Writes, reads and deletes a small object of its own."""
-        key = f"checks/{secrets.token_hex(8)}"
-        self.put(key, b"check")
-        try:
-            if self.get(key) != b"check":
-                raise StorageUnavailable(f"The object store at {self._where()} does not give back what was written.")
-        finally:
-            self.delete(key)
+        round_trip(self, f"The object store at {self._where()}")
 
     def close(self) -> None:
         """Close all connections."""
