@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -59,6 +60,7 @@ steps = st.builds(
     calls=st.lists(calls, max_size=3).map(tuple),
     note=st.sampled_from(["", "The checks failed."]),
     reflection=st.sampled_from(["", "I was wrong."]),
+    messages=st.sampled_from([(), ("Use euros.",), ("Use euros.", "And hurry.")]),
 )
 
 
@@ -108,6 +110,27 @@ def test_json_shows_failures_notes_and_malformed_answers() -> None:
     assert messages[3]["content"] == "FAILED: shell\nnot found\n\nTry again."
     assert [message["content"] for message in messages[4:]] == ["I would like to", "Answer with JSON."]
     assert "shell(command, timeout_s?): Run a command." in messages[0]["content"]
+
+
+@pytest.mark.parametrize("action_format", FORMATS)
+def test_what_the_user_writes_to_a_running_job_comes_after_the_step_it_followed(action_format: ActionFormat) -> None:
+    step = PastStep(
+        "try", (PastCall("shell", {"command": "x"}, ok=False, observation="not found"),), note="Look.", messages=("Stop.", "Go.")
+    )
+    later = PastStep("again", (PastCall("shell", {"command": "y"}, ok=True, observation="fine"),), reflection="I was wrong.")
+    asked = replace(request([step, later]), messages=("Use euros.",))
+    messages = request_body(asked, action_format)["messages"]
+    whole = "\n".join(str(message["content"]) for message in messages)
+    told = ["Do it.", "Message from the user:\nUse euros.", "try", "not found", "Look.", "Message from the user:\nStop.",
+            "Message from the user:\nGo.", "I was wrong.", "fine"]  # fmt: skip
+    places = [whole.find(text) for text in told]
+    assert places == sorted(places)
+    assert min(places) >= 0
+    holders = [message["role"] for message in messages if "Message from the user" in str(message["content"])]
+    assert set(holders) == {"user"}
+    if action_format == "json":
+        roles = [message["role"] for message in messages[1:]]
+        assert roles == ["user", "assistant"] * 2 + ["user"]
 
 
 def test_native_reads_several_calls_and_keeps_their_ids() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dualtrack.domain.job import Job
 from dualtrack.domain.policies import needs_reflection
@@ -30,19 +30,27 @@ def task_text(job: Job) -> str:
     return "\n\n".join(parts)
 
 
-def decision_request(job: Job, history: Sequence[Step], registry: Registry) -> DecisionRequest:
-    """The request for the next decision."""
+def decision_request(
+    job: Job, history: Sequence[Step], registry: Registry, messages: Mapping[int, Sequence[str]] | None = None
+) -> DecisionRequest:
+    """The request for the next decision.
+
+    `messages`: what the job's user wrote to it, oldest first, by the number of the step that each followed; 0: before the first.
+    """
+    said = messages or {}
+    first = history[0].number if history else job.step + 1
     return DecisionRequest(
         model=job.spec.agent.model,
         system=job.spec.agent.system_prompt or AGENT_SYSTEM_PROMPT,
         task=task_text(job),
         tools=registry.specs(job.spec.agent.tools),
-        steps=[_past(step, compacted=step.number <= job.compacted_through) for step in history],
+        steps=[_past(step, tuple(said.get(step.number, ())), compacted=step.number <= job.compacted_through) for step in history],
+        messages=tuple(text for number in sorted(said) if number < first for text in said[number]),
         reflect=needs_reflection(history),
     )
 
 
-def _past(step: Step, *, compacted: bool) -> PastStep:
+def _past(step: Step, messages: tuple[str, ...], *, compacted: bool) -> PastStep:
     calls = tuple(
         PastCall(call.tool, call.arguments, bool(call.ok), shortened(call.preview, call.id) if compacted else call.preview)
         for call in step.calls
@@ -52,4 +60,4 @@ def _past(step: Step, *, compacted: bool) -> PastStep:
     note = step.note
     if failed:
         note = "Not finished yet:\n" + "\n".join(f"{verified(call)}: failed\n{call.preview}" for call in failed)
-    return PastStep(thought=step.thought, calls=calls, note=note, reflection=step.reflection)
+    return PastStep(thought=step.thought, calls=calls, note=note, reflection=step.reflection, messages=messages)

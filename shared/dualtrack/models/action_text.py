@@ -121,3 +121,8 @@ def cut_off_error() -> ActionUnreadable:
 def observation_text(*, tool: str, ok: bool, observation: str) -> str:
     """An observation as the model reads it."""
     return f"{'Result' if ok else 'FAILED:'} {'of ' if ok else ''}{tool}\n{observation}"
+
+
+def user_message_text(text: str) -> str:
+    """A message that the job's user sent while it ran, as the model reads it: told apart from what the platform itself says."""
+    return f"Message from the user:\n{text}"

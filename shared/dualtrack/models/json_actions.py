@@ -23,6 +23,7 @@ from dualtrack.models.action_text import (
     objects_in,
     observation_text,
     parse_object,
+    user_message_text,
 )
 from dualtrack.models.port import DecisionRequest, PastCall, PastStep
 from dualtrack.models.prompts import JSON_ACTION_RULES, JSON_EXAMPLE, JSON_EXAMPLE_TOOLS, JSON_GO_ON, JSON_REFLECT
@@ -37,8 +38,9 @@ _UNREADABLE: Final = 'Answer with one JSON object: {"thought": "...", "tool": "<
 
 
 def request_body(request: DecisionRequest) -> dict[str, Any]:
-    """`messages` and `response_format` for a decision."""
-    messages: list[dict[str, Any]] = [{"role": "system", "content": _system(request)}, {"role": "user", "content": request.task}]
+    """`messages` and `response_format` for a decision. Roles alternate, which the templates of some models insist on."""
+    asked = "\n\n".join([request.task, *map(user_message_text, request.messages)])
+    messages: list[dict[str, Any]] = [{"role": "system", "content": _system(request)}, {"role": "user", "content": asked}]
     for step in request.steps:
         if step.reflection:
             messages[-1] = _and(messages[-1], JSON_REFLECT)
@@ -133,6 +135,7 @@ def _came_back(step: PastStep) -> str:
         parts.append(step.note)
     if not step.note and all(call.ok for call in step.calls):
         parts.append(JSON_GO_ON)
+    parts += map(user_message_text, step.messages)
     return "\n\n".join(parts)
 
 

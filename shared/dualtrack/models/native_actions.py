@@ -7,6 +7,7 @@ text. Not so when a reflection was asked for: then text alone is the reflection,
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 from dualtrack.domain.tool import ProposedCall, ToolSpec
@@ -20,6 +21,7 @@ from dualtrack.models.action_text import (
     finish_call,
     observation_text,
     provider_name,
+    user_message_text,
 )
 from dualtrack.models.port import DecisionRequest, PastStep
 
@@ -34,6 +36,7 @@ _EMPTY: Final = "Your answer was empty. Call a tool, or `finish` if the work is 
 def request_body(request: DecisionRequest) -> dict[str, Any]:
     """`messages` and `tools` for a decision."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": request.system}, {"role": "user", "content": request.task}]
+    messages += _user_messages(request.messages)
     for number, step in enumerate(request.steps):
         messages += _step_messages(number, step)
     if request.reflect:
@@ -104,7 +107,11 @@ def _step_messages(number: int, step: PastStep) -> list[dict[str, Any]]:
     ]
     if step.note:
         messages.append({"role": "user", "content": step.note})
-    return messages
+    return messages + _user_messages(step.messages)
+
+
+def _user_messages(texts: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": user_message_text(text)} for text in texts]
 
 
 def _call_id(step: int, position: int) -> str:

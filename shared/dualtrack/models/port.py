@@ -29,11 +29,13 @@ class PastStep:
     note: str = ""
     """What the platform said after it (a malformed action, failed checks); shown after the observations."""
     reflection: str = ""
+    messages: tuple[str, ...] = ()
+    """What the job's user wrote after this step and before the next, oldest first; shown after everything else of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRequest:
-    """The context of one decision. Everything up to `steps` is append-only from one decision to the next, so that prefix caches hit."""
+    """The context of one decision: system, task, messages, steps; append-only from one decision to the next, so that prefix caches hit."""
 
     model: str
     """A track (`deep`) or a configured model."""
@@ -43,6 +45,8 @@ class DecisionRequest:
     """Instructions, input files, checks: fixed for the job."""
     tools: Sequence[ToolSpec]
     steps: Sequence[PastStep]
+    messages: tuple[str, ...] = ()
+    """What the job's user wrote before the first of `steps`, oldest first."""
     reflect: bool = False
     """Ask first for a reflection: what went wrong in the last step, what changes."""
     timeout_s: float = 300.0

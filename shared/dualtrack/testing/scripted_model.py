@@ -166,8 +166,8 @@ def openai_usage(usage: Usage) -> dict[str, Any]:
 
 
 def _context(request: DecisionRequest) -> str:
-    past = "".join(step.thought + "".join(call.observation for call in step.calls) for step in request.steps)
-    return request.system + request.task + past
+    past = "".join(step.thought + "".join(call.observation for call in step.calls) + "".join(step.messages) for step in request.steps)
+    return request.system + request.task + "".join(request.messages) + past
 
 
 def _usage(step: ScriptedStep, context: str) -> Usage:
