@@ -12,8 +12,9 @@ from typer.testing import CliRunner, Result
 
 from cli.main import app
 from cli.outcome import Exit
-from dualtrack.db import migrate, tenants
+from dualtrack.db import jobs, migrate, tenants
 from dualtrack.db.engine import Database
+from dualtrack.domain.job import JobSpec
 from dualtrack.settings import DatabaseSettings
 
 Run = Callable[..., Result]
@@ -71,6 +72,34 @@ def test_keys_need_a_migrated_database(run: Run) -> None:
     result = run("keys", "create", "laptop")
     assert (result.exit_code, result.stdout) == (Exit.UNREACHABLE, "")
     assert "dualtrack migrate" in result.stderr
+
+
+def test_the_doctor_tells_what_holds_and_what_does_not(run: Run, database: Database) -> None:
+    run("migrate")
+    healthy = run("doctor")
+    assert (healthy.exit_code, healthy.stderr) == (0, "")
+    assert healthy.stdout.splitlines()[-1] == "All promises hold."
+    with database.transaction() as tx:
+        tenant = tenants.ensure_tenant(tx)
+        jobs.create(
+            tx,
+            job_id="job_1",
+            tenant_id=tenant,
+            spec=JobSpec(instructions="x"),
+            workspace=None,
+            traceparent="",
+            request_traceparent="",
+            ring_s=5,
+        )
+    result = run("doctor")
+    assert result.exit_code == Exit.JOB_FAILED
+    assert "BROKEN  events.first         1 of 1 jobs break this" in result.stdout
+    assert "job_1: 0 job.queued events, the first event is missing" in result.stdout
+    document = json.loads(run("doctor", "--job", "job_1", "--json").stdout)
+    assert (document["ok"], [check["name"] for check in document["checks"] if check["violations"]]) == (False, ["events.first"])
+    unknown = run("doctor", "--job", "job_2")
+    assert (unknown.exit_code, unknown.stdout) == (Exit.API_ERROR, "")
+    assert "job_2" in unknown.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""Running the checks: one snapshot of the database for all of them, in the server's memory and not in ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sqlalchemy import Connection, text
+
+from dualtrack.db.engine import Database
+from dualtrack.doctor import calls, events, jobs, steps, usage
+from dualtrack.doctor.check import Check, Finding, Offender, Subject
+from dualtrack.domain.errors import NotFound
+
+CHECKS: Final = (*events.CHECKS, *steps.CHECKS, *jobs.CHECKS, *calls.CHECKS, *usage.CHECKS)
+FIRST: Final = 5
+"""Offenders of a check that are named."""
+_JOB_COLUMN: Final = {Subject.JOBS: "id", Subject.STEPS: "job_id", Subject.CALLS: "job_id", Subject.EVENTS: "job_id"}
+
+
+def examine(database: Database, *, job_id: str | None = None, first: int = FIRST) -> Iterator[Finding]:
+    """What each check finds, as it is found: of all jobs, or of one. The platform may be at work meanwhile.
+
+    Raises:
+        NotFound: there is no such job.
+        DatabaseUnavailable: while the findings are taken.
+    """
+    with database.transaction() as tx:
+        # Every check sees the same moment; no check is cut short, however large the database.
+        tx.connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+        tx.connection.execute(text("SET LOCAL statement_timeout = 0"))
+        if job_id is not None and tx.connection.execute(text("SELECT 1 FROM jobs WHERE id = :job"), {"job": job_id}).scalar() is None:
+            raise NotFound(f"There is no job {job_id!r}.", param="job_id")
+        counts = {subject: _count(tx.connection, subject, job_id) for subject in _JOB_COLUMN}
+        for check in CHECKS:
+            yield _run(tx.connection, check, counts[check.subject], job_id, first)
+
+
+def _count(connection: Connection, subject: Subject, job_id: str | None) -> int:
+    where = "" if job_id is None else f" WHERE {_JOB_COLUMN[subject]} = :job"
+    statement = f"SELECT count(*) FROM {subject.value}{where}"
+    return int(connection.execute(text(statement), {} if job_id is None else {"job": job_id}).scalar_one())
+
+
+def _run(connection: Connection, check: Check, looked_at: int, job_id: str | None, first: int) -> Finding:
+    where = "" if job_id is None else " WHERE job_id = :job"
+    found = f"SELECT job_id, subject, detail FROM ({check.sql}) offenders{where}"
+    statement = text(f"WITH found AS MATERIALIZED ({found}) SELECT *, (SELECT count(*) FROM found) AS total FROM found LIMIT :first")
+    parameters: dict[str, object] = {"first": first} | ({} if job_id is None else {"job": job_id})
+    rows = connection.execute(statement, parameters).all()
+    return Finding(
+        name=check.name,
+        subject=check.subject,
+        promise=check.promise,
+        advice=check.advice,
+        severity=check.severity,
+        looked_at=looked_at,
+        count=rows[0].total if rows else 0,
+        first=tuple(Offender(row.job_id, row.subject, row.detail) for row in rows),
+    )

@@ -1,0 +1,37 @@
+"""Promises about steps."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dualtrack.doctor.check import Check, Subject
+
+CHECKS: Final = (
+    Check(
+        name="steps.numbered",
+        subject=Subject.STEPS,
+        promise="a job's steps are numbered 1 to its step",
+        sql="""
+            SELECT j.id AS job_id, j.id AS subject,
+                format('step is %s; %s steps, numbered %s to %s', j.step, coalesce(s.n, 0), s.low, s.high) AS detail
+            FROM jobs j LEFT JOIN (SELECT job_id, count(*) AS n, min(number) AS low, max(number) AS high FROM steps GROUP BY job_id) s
+                ON s.job_id = j.id
+            WHERE coalesce(s.n, 0) <> j.step OR (s.n > 0 AND (s.low <> 1 OR s.high <> s.n))
+        """,
+        advice="Steps were deleted or written past the platform: restore the database from a backup.",
+    ),
+    Check(
+        name="steps.events",
+        subject=Subject.STEPS,
+        promise="every step has the one event that tells of it",
+        sql="""
+            SELECT s.job_id, s.job_id || '/' || s.number AS subject, format('step %s has %s events', s.number, coalesce(e.n, 0)) AS detail
+            FROM steps s LEFT JOIN (
+                SELECT job_id, data->>'step' AS number, count(*) AS n FROM events
+                WHERE type IN ('step.decided', 'step.malformed') GROUP BY job_id, data->>'step'
+            ) e ON e.job_id = s.job_id AND e.number = s.number::text
+            WHERE coalesce(e.n, 0) <> 1
+        """,
+        advice="A step without its event can't be told to anybody: report it with the job's events.",
+    ),
+)
