@@ -49,7 +49,9 @@ def new_job(tx: Transaction) -> str:
     job_id = new_id("job")
     tenant = tenants.ensure_tenant(tx)
     spec = JobSpec(instructions="do it")
-    jobs.create(tx, job_id=job_id, tenant_id=tenant, spec=spec, workspace=None, traceparent="", request_traceparent="", ring_s=5)
+    jobs.create(
+        tx, job_id=job_id, tenant_id=tenant, spec=spec, workspace=None, key_id=None, traceparent="", request_traceparent="", ring_s=5
+    )
     return job_id
 
 
@@ -103,6 +105,7 @@ def test_a_downgrade_leaves_nothing_behind(database: Database) -> None:
 
 def test_the_trigger_allows_exactly_the_table_of_transitions(database: Database) -> None:
     allowed = {(edge.source, edge.target) for edge in TRANSITIONS}
+    waiting = {"waiting_since": func.now(), "waiting_until": func.now(), "reason": "paused", "due_at": None}
     for source in JobStatus:
         for target in JobStatus:
             if source is target:
@@ -112,8 +115,17 @@ def test_the_trigger_allows_exactly_the_table_of_transitions(database: Database)
                 finished = {"phase": "none", "due_at": None, "finished_at": func.now()}
                 tx.connection.execute(text("SET LOCAL session_replication_role = replica"))  # triggers off, to get into `source`
                 values = {"status": source.value} | (finished if source.value in {"succeeded", "failed", "cancelled", "expired"} else {})
+                values |= waiting if source is JobStatus.WAITING else {}
                 tx.connection.execute(update(jobs_table).where(jobs_table.c.id == job_id).values(values))
-            values = {"status": target.value, "phase": "none", "due_at": None, "finished_at": None}
+            values = {
+                "status": target.value,
+                "phase": "none",
+                "due_at": None,
+                "finished_at": None,
+                "waiting_since": None,
+                "waiting_until": None,
+            }
+            values |= waiting if target is JobStatus.WAITING else {}
             if target.value in {"succeeded", "failed", "cancelled", "expired"}:
                 values["finished_at"] = func.now()
             change = update(jobs_table).where(jobs_table.c.id == job_id).values(values)

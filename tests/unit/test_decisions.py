@@ -19,10 +19,11 @@ LIMITS = PlatformLimits()
 
 
 def outline(*proposals: ProposedCall, limits: PlatformLimits = LIMITS, **spec: Any) -> Outline:
+    wanted = JobSpec.model_validate({"instructions": "do it", **spec})
     job = Job(
-        id="job_1", tenant_id="ten_1", spec=JobSpec.model_validate({"instructions": "do it", **spec}), status=JobStatus.RUNNING,
+        id="job_1", tenant_id="ten_1", spec=wanted, limits=wanted.limits, status=JobStatus.RUNNING,
         phase=Phase.PLAN, reason=None, message=None, answer=None, plan=(), step=0, workspace=None, last_seq=1, attempt=1, tries=1,
-        failures=0,         malformed=0, compacted_through=0, verified_step=0,
+        failures=0, malformed=0, compacted_through=0, verified_step=0,
         stopping=None, usage=Usage(), traceparent="", request_traceparent="", created_at=NOW,
         started_at=NOW, finished_at=None, deadline_at=NOW + timedelta(hours=1),
     )  # fmt: skip

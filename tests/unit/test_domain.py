@@ -33,7 +33,7 @@ def job(*, step: int = 0, usage: Usage | None = None, **limits: object) -> Job:
         plan=(), step=step, workspace=None, last_seq=1, attempt=1, tries=1, failures=0, malformed=0, compacted_through=0, verified_step=0,
         stopping=None,
         usage=usage or Usage(), traceparent="", request_traceparent="", created_at=NOW, started_at=NOW, finished_at=None,
-        deadline_at=NOW + timedelta(hours=1),
+        deadline_at=NOW + timedelta(hours=1), limits=spec.limits,
     )  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def submit(
     require_clean(spec.model_dump())
     runtime = services.runtime
     intake.check_spec(spec, runtime.registry, [info.id for info in services.gateway.models()], runtime.limits)
-    job, new = intake.submit(runtime, tenant_id=caller.tenant_id, spec=spec, idempotency_key=idempotency_key)
+    job, new = intake.submit(runtime, tenant_id=caller.tenant_id, spec=spec, key_id=caller.key_id, idempotency_key=idempotency_key)
     if not new:
         response.status_code = 200
     response.headers["Location"] = f"/v1/jobs/{job.id}"

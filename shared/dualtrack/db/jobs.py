@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, func, insert, select, update
 
@@ -16,6 +16,7 @@ from dualtrack.domain.errors import NotFound, StaleAttempt
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus, Phase
 from dualtrack.domain.usage import Usage
+from dualtrack.domain.waiting import Hold
 
 
 def create(
@@ -25,6 +26,7 @@ def create(
     tenant_id: str,
     spec: JobSpec,
     workspace: str | None,
+    key_id: str | None,
     traceparent: str,
     request_traceparent: str,
     ring_s: float,
@@ -41,6 +43,8 @@ def create(
             status=JobStatus.QUEUED.value,
             phase=Phase.PLAN.value,
             workspace=workspace,
+            first_workspace=workspace,
+            key_id=key_id,
             traceparent=traceparent,
             request_traceparent=request_traceparent,
             due_at=func.now() + timedelta(seconds=ring_s),
@@ -94,8 +98,17 @@ def start(tx: Transaction, job_id: str) -> None:
     tx.connection.execute(update(jobs).where(jobs.c.id == job_id, jobs.c.status == JobStatus.QUEUED).values(status=JobStatus.RUNNING.value))
 
 
-def release(tx: Transaction, job_id: str, attempt: int, values: Mapping[str, Any], *, usage: Usage | None = None) -> JobStatus | None:
-    """Give a planner's claim back and write what it did; the end that the job was told to come to meanwhile, if any.
+class Asked(NamedTuple):
+    """What a job was asked for while somebody worked on it."""
+
+    stopping: JobStatus | None
+    """the end that it was told to come to"""
+    hold: Hold | None
+    """to start nothing more"""
+
+
+def release(tx: Transaction, job_id: str, attempt: int, values: Mapping[str, Any], *, usage: Usage | None = None) -> Asked:
+    """Give a planner's claim back and write what it did; what the job was asked for meanwhile.
 
     Raises:
         StaleAttempt: a newer attempt owns the job, or it has ended.
@@ -103,10 +116,12 @@ def release(tx: Transaction, job_id: str, attempt: int, values: Mapping[str, Any
     changes: dict[str, Any] = {"owner": None, "lease_until": None, **values}
     if usage is not None:
         changes |= _added(usage)
-    row = tx.connection.execute(update(jobs).where(_ours(job_id, attempt)).values(changes).returning(jobs.c.stopping)).one_or_none()
+    row = tx.connection.execute(
+        update(jobs).where(_ours(job_id, attempt)).values(changes).returning(jobs.c.stopping, jobs.c.hold)
+    ).one_or_none()
     if row is None:
         raise StaleAttempt(f"job {job_id}: attempt {attempt} was taken over")
-    return None if row.stopping is None else JobStatus(row.stopping)
+    return Asked(JobStatus(row.stopping) if row.stopping else None, Hold(row.hold) if row.hold else None)
 
 
 def _added(usage: Usage) -> dict[str, ColumnElement[Any]]:
@@ -127,6 +142,25 @@ def change(tx: Transaction, job_id: str, values: Mapping[str, Any]) -> None:
     tx.connection.execute(update(jobs).where(jobs.c.id == job_id).values(dict(values)))
 
 
+def change_returning_wait(tx: Transaction, job_id: str, values: Mapping[str, Any]) -> datetime:
+    """Change columns of a job whose row lock the caller holds; when its wait ends by itself."""
+    statement = update(jobs).where(jobs.c.id == job_id).values(dict(values)).returning(jobs.c.waiting_until)
+    until: datetime = tx.connection.execute(statement).scalar_one()
+    return until
+
+
+def end_wait(tx: Transaction, job_id: str, status: JobStatus, values: Mapping[str, Any]) -> None:
+    """A waiting job (its row locked) goes on; its deadline moves by the time it waited."""
+    waited = func.now() - jobs.c.waiting_since
+    over = {"status": status.value, "reason": None, "message": None, "waiting_since": None, "waiting_until": None}
+    change(tx, job_id, {**over, "deadline_at": jobs.c.deadline_at + waited, **values})
+
+
+def claimed(tx: Transaction, job_id: str) -> bool:
+    """Whether a living planner is at work on the job."""
+    return bool(tx.connection.execute(select(~unclaimed(jobs)).where(jobs.c.id == job_id)).scalar_one())
+
+
 def end(tx: Transaction, job_id: str, status: JobStatus, *, reason: str | None, message: str | None, answer: str | None) -> None:
     """Write a final status, at rest: no phase, no owner, nothing due."""
     change(
@@ -141,15 +175,25 @@ def end(tx: Transaction, job_id: str, status: JobStatus, *, reason: str | None, 
             "owner": None,
             "lease_until": None,
             "due_at": None,
+            "hold": None,
+            "waiting_since": None,
+            "waiting_until": None,
             "finished_at": func.now(),
         },
     )
 
 
 def past_deadline(tx: Transaction, limit: int) -> list[str]:
-    """Ids of live jobs whose wall time is over and that were not told to stop yet, the longest overdue first."""
-    statement = select(jobs.c.id).where(jobs.c.deadline_at <= func.now(), jobs.c.finished_at.is_(None), jobs.c.stopping.is_(None))
+    """Ids of jobs at work whose wall time is over and that were not told to stop yet, the longest overdue first."""
+    working = (jobs.c.finished_at.is_(None), jobs.c.waiting_since.is_(None), jobs.c.stopping.is_(None), jobs.c.hold.is_(None))
+    statement = select(jobs.c.id).where(jobs.c.deadline_at <= func.now(), *working)
     return list(tx.connection.execute(statement.order_by(jobs.c.deadline_at).limit(limit)).scalars())
+
+
+def past_wait(tx: Transaction, limit: int) -> list[str]:
+    """Ids of jobs that have waited for too long, the longest overdue first."""
+    statement = select(jobs.c.id).where(jobs.c.waiting_until <= func.now(), jobs.c.stopping.is_(None))
+    return list(tx.connection.execute(statement.order_by(jobs.c.waiting_until).limit(limit)).scalars())
 
 
 def stopped(tx: Transaction, limit: int) -> list[str]:

@@ -10,9 +10,11 @@ from sqlalchemy import Row
 from dualtrack.domain.errors import RecordUnreadable
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
+from dualtrack.domain.limits import JobLimits
 from dualtrack.domain.step import Artifact, Call, Step, StoredFile
 from dualtrack.domain.tool import Effect
 from dualtrack.domain.usage import Usage
+from dualtrack.domain.waiting import Held, Hold
 
 AnyRow = Row[Any]
 
@@ -55,6 +57,18 @@ def job_of(row: AnyRow) -> Job:
         started_at=row.started_at,
         finished_at=row.finished_at,
         deadline_at=row.deadline_at,
+        limits=spec.limits if row.limits is None else JobLimits.model_validate(row.limits, extra="ignore"),
+        key_id=row.key_id,
+        hold=Hold(row.hold) if row.hold else None,
+        waiting_since=row.waiting_since,
+        waiting_until=row.waiting_until,
+        parent_id=row.parent_id,
+        parent_call_id=row.parent_call_id,
+        root_id=row.root_id,
+        depth=row.depth,
+        forked_from=row.forked_from,
+        forked_step=row.forked_step,
+        first_workspace=row.first_workspace,
     )
 
 
@@ -82,6 +96,10 @@ def call_of(row: AnyRow) -> Call:
         created_at=row.created_at,
         started_at=row.started_at,
         finished_at=row.finished_at,
+        held=Held(row.held) if row.held else None,
+        intent_at=row.intent_at,
+        workspace=row.workspace,
+        due_at=row.due_at,
     )
 
 

@@ -19,6 +19,7 @@ from dualtrack.domain.usage import Usage
 
 _CALL_DEFAULTS: Final[dict[str, Any]] = {
     "wave": 0, "ok": None, "preview": "", "traceparent": "", "due_at": None, "started_at": None, "finished_at": None,
+    "held": None,
 }  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def settle(tx: Transaction, call_id: str, attempt: int, values: Mapping[str, Any
     """
     changes: dict[str, Any] = {"owner": None, "lease_until": None, **values}
     if changes.get("status") in {status.value for status in CALL_TERMINAL}:
-        changes |= {"due_at": None, "finished_at": func.now()}
+        changes |= {"due_at": None, "held": None, "finished_at": func.now()}
     ours = (calls.c.id == call_id) & (calls.c.attempt == attempt) & (calls.c.status == CallStatus.RUNNING)
     if tx.connection.execute(update(calls).where(ours).values(changes)).rowcount != 1:
         raise StaleAttempt(f"call {call_id}: attempt {attempt} was taken over")
@@ -102,11 +103,17 @@ def make_due(tx: Transaction, call_ids: Iterable[str], ring_s: float) -> None:
     tx.connection.execute(update(calls).where(calls.c.id.in_(list(call_ids))).values(due_at=func.now() + timedelta(seconds=ring_s)))
 
 
+def take_back(tx: Transaction, call_ids: Sequence[str]) -> None:
+    """Let pending calls that nobody claimed yet not be claimed any more, until they are made due again."""
+    if call_ids:
+        tx.connection.execute(update(calls).where(calls.c.id.in_(call_ids), calls.c.status == CallStatus.PENDING).values(due_at=None))
+
+
 def cancel_calls(tx: Transaction, call_ids: Iterable[str]) -> None:
     """End calls that nobody living works on."""
     statement = update(calls).where(calls.c.id.in_(list(call_ids)))
-    changes = {"status": CallStatus.CANCELLED.value, "owner": None, "lease_until": None, "due_at": None, "finished_at": func.now()}
-    tx.connection.execute(statement.values(changes))
+    changes = {"status": CallStatus.CANCELLED.value, "owner": None, "lease_until": None, "due_at": None, "held": None}
+    tx.connection.execute(statement.values(changes | {"finished_at": func.now()}))
 
 
 def running_alive(tx: Transaction, job_id: str) -> set[str]:

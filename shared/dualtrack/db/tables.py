@@ -11,6 +11,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Date,
     DateTime,
     Float,
     ForeignKey,
@@ -30,6 +31,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from dualtrack.domain.lifecycle import CALL_TERMINAL, TERMINAL, CallStatus, JobStatus, Phase
 from dualtrack.domain.tool import Effect
+from dualtrack.domain.waiting import ApprovalKind, ApprovalStatus, Held, Hold
 
 metadata: Final = MetaData(
     naming_convention={
@@ -70,6 +72,15 @@ def _claim_columns() -> list[Column[object]]:
     ]
 
 
+def _usage_columns() -> list[Column[object]]:
+    return [
+        Column("input_tokens", BigInteger, nullable=False, server_default="0"),
+        Column("output_tokens", BigInteger, nullable=False, server_default="0"),
+        Column("cached_tokens", BigInteger, nullable=False, server_default="0"),
+        Column("cost_usd", Numeric(18, 9), nullable=False, server_default="0"),
+    ]
+
+
 tenants: Final = Table(
     "tenants",
     metadata,
@@ -88,6 +99,18 @@ api_keys: Final = Table(
     Column("sha256", Text, nullable=False, unique=True),
     _created(),
     Column("revoked_at", _TIME),
+    Column("day_tokens", BigInteger),  # what all jobs of the key may use in a day (UTC); None: no limit
+    Column("day_cost_usd", Numeric(18, 9)),
+)
+
+key_usage: Final = Table(
+    "key_usage",
+    metadata,
+    Column("key_id", Text, ForeignKey("api_keys.id"), nullable=False),
+    Column("day", Date, nullable=False),
+    Column("shard", SmallInteger, nullable=False),  # many jobs of one key at once must not wait for one row
+    *_usage_columns(),
+    PrimaryKeyConstraint("key_id", "day", "shard"),
 )
 
 files: Final = Table(
@@ -109,7 +132,9 @@ jobs: Final = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("tenant_id", Text, ForeignKey("tenants.id"), nullable=False),
+    Column("key_id", Text, ForeignKey("api_keys.id")),
     Column("spec", JSONB, nullable=False),
+    Column("limits", JSONB),  # once extended: instead of those of the spec
     Column("metadata", JSONB, nullable=False, server_default=_EMPTY_OBJECT),
     Column("agent_name", Text, nullable=False),
     Column("priority", SmallInteger, nullable=False, server_default="0"),
@@ -137,6 +162,16 @@ jobs: Final = Table(
     Column("started_at", _TIME),
     Column("finished_at", _TIME),
     Column("deadline_at", _TIME, nullable=False),
+    Column("hold", Text),
+    Column("waiting_since", _TIME),
+    Column("waiting_until", _TIME),
+    Column("parent_id", Text, ForeignKey("jobs.id")),
+    Column("parent_call_id", Text, unique=True),
+    Column("root_id", Text, ForeignKey("jobs.id")),
+    Column("depth", SmallInteger, nullable=False, server_default="0"),
+    Column("forked_from", Text, ForeignKey("jobs.id")),
+    Column("forked_step", Integer),
+    Column("first_workspace", Text),
     CheckConstraint(_in("status", JobStatus), name="status"),
     CheckConstraint(_in("phase", Phase), name="phase"),
     CheckConstraint(f"({_in('status', sorted(TERMINAL))}) = (finished_at IS NOT NULL)", name="finished"),
@@ -147,7 +182,16 @@ jobs: Final = Table(
     Index("ix_jobs_metadata", "metadata", postgresql_using="gin", postgresql_ops={"metadata": "jsonb_path_ops"}),
     Index("ix_jobs_due", "due_at", postgresql_where=text("due_at IS NOT NULL")),
     Index("ix_jobs_deadline", "deadline_at", postgresql_where=text("finished_at IS NULL")),
+    CheckConstraint(f"hold IS NULL OR {_in('hold', Hold)}", name="hold"),
+    CheckConstraint(
+        "(status = 'waiting') = (waiting_since IS NOT NULL) AND (waiting_since IS NULL) = (waiting_until IS NULL)"
+        " AND (status <> 'waiting' OR (owner IS NULL AND due_at IS NULL AND reason IS NOT NULL))",
+        name="waiting",
+    ),
     Index("ix_jobs_owner", "owner", postgresql_where=text("owner IS NOT NULL")),
+    Index("ix_jobs_root", "root_id", postgresql_where=text("root_id IS NOT NULL")),
+    Index("ix_jobs_parent", "parent_id", postgresql_where=text("parent_id IS NOT NULL")),
+    Index("ix_jobs_waiting", "waiting_until", postgresql_where=text("waiting_until IS NOT NULL")),
 )
 
 steps: Final = Table(
@@ -190,6 +234,9 @@ calls: Final = Table(
     _created(),
     Column("started_at", _TIME),
     Column("finished_at", _TIME),
+    Column("held", Text),  # what a pending call waits for before it may be claimed
+    Column("intent_at", _TIME),  # an external call from here on may have happened
+    Column("workspace", Text),  # digest of the workspace after it, where it may have changed
     UniqueConstraint("job_id", "step", "position"),
     CheckConstraint(_in("status", CallStatus), name="status"),
     CheckConstraint(_in("effect", Effect), name="effect"),
@@ -197,6 +244,8 @@ calls: Final = Table(
     CheckConstraint("finished_at IS NULL OR (owner IS NULL AND due_at IS NULL)", name="at_rest"),
     CheckConstraint("(owner IS NULL) = (lease_until IS NULL)", name="lease"),
     CheckConstraint("(status = 'running') = (owner IS NOT NULL)", name="running"),
+    CheckConstraint(f"held IS NULL OR ({_in('held', Held)} AND status = 'pending' AND due_at IS NULL)", name="held"),
+    Index("ix_calls_held", "held", postgresql_where=text("held IS NOT NULL")),
     Index("ix_calls_due", "due_at", postgresql_where=text("due_at IS NOT NULL")),
     Index("ix_calls_owner", "owner", postgresql_where=text("owner IS NOT NULL")),
 )
@@ -241,4 +290,45 @@ idempotency_keys: Final = Table(
     Column("resource_id", Text, nullable=False),
     _created(),
     PrimaryKeyConstraint("tenant_id", "key"),
+)
+
+approvals: Final = Table(
+    "approvals",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, ForeignKey("tenants.id"), nullable=False),
+    Column("job_id", Text, ForeignKey("jobs.id"), nullable=False),
+    Column("call_id", Text, ForeignKey("calls.id"), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("tool", Text, nullable=False),
+    Column("arguments", JSONB, nullable=False),
+    Column("arguments_sha256", Text, nullable=False),
+    Column("message", Text, nullable=False, server_default=""),
+    Column("status", Text, nullable=False, server_default="pending"),
+    Column("decided_by", Text),
+    Column("note", Text),
+    _created(),
+    Column("decided_at", _TIME),
+    Column("expires_at", _TIME, nullable=False),
+    CheckConstraint(_in("kind", ApprovalKind), name="kind"),
+    CheckConstraint(_in("status", ApprovalStatus), name="status"),
+    CheckConstraint("(status = 'pending') = (decided_at IS NULL)", name="decided"),
+    Index("ix_approvals_tenant_page", "tenant_id", "id"),
+    Index("ix_approvals_job", "job_id"),
+    Index("ix_approvals_open", "call_id", unique=True, postgresql_where=text("status = 'pending'")),
+    Index("ix_approvals_expiry", "expires_at", postgresql_where=text("status = 'pending'")),
+)
+
+messages: Final = Table(
+    "messages",
+    metadata,
+    Column("job_id", Text, ForeignKey("jobs.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("content", Text, nullable=False),
+    Column("added_by", Text, nullable=False),
+    Column("after_step", Integer),  # the last step before it was taken up; None: not yet
+    _created(),
+    CheckConstraint("number > 0", name="number"),
+    PrimaryKeyConstraint("job_id", "number"),
+    Index("ix_messages_new", "job_id", postgresql_where=text("after_step IS NULL")),
 )

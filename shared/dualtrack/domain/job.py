@@ -15,6 +15,7 @@ from dualtrack.domain.limits import JobLimits
 from dualtrack.domain.paths import workspace_path
 from dualtrack.domain.tool import FINISH_TOOL, PLAN_TOOL, SAVE_TOOL
 from dualtrack.domain.usage import Usage
+from dualtrack.domain.waiting import Hold
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$")]
 Command = Annotated[str, StringConstraints(min_length=1, max_length=4000)]
@@ -148,3 +149,24 @@ class Job:
     started_at: datetime | None
     finished_at: datetime | None
     deadline_at: datetime
+    """When the wall time is used up; moves on by the time it waited."""
+    limits: JobLimits
+    """Those of the specification, or as they were extended since."""
+    key_id: str | None = None
+    """The API key that submitted it, whose daily budget it uses."""
+    hold: Hold | None = None
+    """Asked to stop at the next boundary: what runs is finished, nothing new is started."""
+    waiting_since: datetime | None = None
+    waiting_until: datetime | None = None
+    """When the wait ends by itself: the job expires."""
+    parent_id: str | None = None
+    parent_call_id: str | None = None
+    """The call of `delegate` whose outcome it is."""
+    root_id: str | None = None
+    """The job at the top of its family, itself excluded; None where it has no parent."""
+    depth: int = 0
+    """0 for a job without a parent."""
+    forked_from: str | None = None
+    forked_step: int | None = None
+    first_workspace: str | None = None
+    """Workspace before its first step."""

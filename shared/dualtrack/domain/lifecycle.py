@@ -35,18 +35,20 @@ class Edge(NamedTuple):
 
 TRANSITIONS: Final = (
     Edge(JobStatus.QUEUED, JobStatus.RUNNING, "a planner claimed the first step"),
+    Edge(JobStatus.QUEUED, JobStatus.WAITING, "paused before it started"),
     Edge(JobStatus.QUEUED, JobStatus.CANCELLED, "cancelled before it started"),
     Edge(JobStatus.QUEUED, JobStatus.EXPIRED, "wall-time limit reached in the queue"),
     Edge(JobStatus.QUEUED, JobStatus.FAILED, "could not be started"),
-    Edge(JobStatus.RUNNING, JobStatus.WAITING, "approval, budget or input needed"),
-    Edge(JobStatus.WAITING, JobStatus.RUNNING, "approval, budget or input given"),
+    Edge(JobStatus.RUNNING, JobStatus.WAITING, "approval, budget or input needed, or paused"),
+    Edge(JobStatus.WAITING, JobStatus.RUNNING, "approval, budget or input given, or resumed"),
+    Edge(JobStatus.WAITING, JobStatus.QUEUED, "resumed before it started"),
     Edge(JobStatus.RUNNING, JobStatus.SUCCEEDED, "the agent finished and all checks passed"),
     Edge(JobStatus.RUNNING, JobStatus.FAILED, "a limit, no progress, or an error that retries don't mend"),
     Edge(JobStatus.RUNNING, JobStatus.CANCELLED, "cancel asked for"),
     Edge(JobStatus.RUNNING, JobStatus.EXPIRED, "wall-time limit reached"),
     Edge(JobStatus.WAITING, JobStatus.FAILED, "what it waited for was refused"),
     Edge(JobStatus.WAITING, JobStatus.CANCELLED, "cancel asked for"),
-    Edge(JobStatus.WAITING, JobStatus.EXPIRED, "wall-time limit reached while waiting"),
+    Edge(JobStatus.WAITING, JobStatus.EXPIRED, "nobody did what it waited for in time"),
 )
 
 _ALLOWED: Final = frozenset((edge.source, edge.target) for edge in TRANSITIONS)
@@ -71,7 +73,7 @@ CALL_TERMINAL: Final = frozenset({CallStatus.SUCCEEDED, CallStatus.FAILED, CallS
 
 
 class Phase(StrEnum):
-    """Who has to act on a live job next; None of them once it is terminal or waiting."""
+    """Who has to act on a live job next (on a waiting one: once it goes on); nobody once it is terminal."""
 
     PLAN = "plan"
     EXECUTE = "execute"

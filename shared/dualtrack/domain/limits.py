@@ -74,6 +74,7 @@ class PlatformLimits(_Frozen):
     attempts: Positive = Field(
         5, description="Attempts of a step or call after crashes or failures of our machinery; outages (provider, storage) are waited out."
     )
+    waiting_s: Seconds = Field(7 * 24 * 3600, description="A job that waits for a person or a budget for this long expires.")
     lease_s: Seconds = Field(15.0, description="A claim without a heartbeat for this long is free for another worker.")
     heartbeat_s: Seconds = Field(2.0, description="Seconds between heartbeats; also how fast a running call hears of a cancel.")
     ring_s: Seconds = Field(5.0, description="Seconds after which work that nobody claimed is rung again (doubling up to ten times this).")

@@ -12,6 +12,7 @@ class Reason(StrEnum):
     LIMIT_TOKENS = "limit_tokens"
     LIMIT_COST = "limit_cost"
     LIMIT_WALL_TIME = "limit_wall_time"
+    WAITED_TOO_LONG = "waited_too_long"
     NO_PROGRESS = "no_progress"
     MALFORMED_ACTIONS = "malformed_actions"
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"

@@ -10,6 +10,7 @@ from typing import Any
 from dualtrack.domain.lifecycle import CallStatus
 from dualtrack.domain.tool import FINISH_TOOL, Effect
 from dualtrack.domain.usage import Usage
+from dualtrack.domain.waiting import Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,14 @@ class Call:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    held: Held | None = None
+    """What it waits for before it may be claimed."""
+    intent_at: datetime | None = None
+    """Since when an external call may have happened."""
+    workspace: str | None = None
+    """Digest of the workspace after it, where it may have changed it."""
+    due_at: datetime | None = None
+    """When it is rung (again); None: not started, held or ended."""
 
 
 @dataclass(frozen=True, slots=True)

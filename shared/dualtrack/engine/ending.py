@@ -86,7 +86,7 @@ def _export_span(job: Job) -> None:
     )
 
 
-def request_stop(tx: Transaction, job: Job, target: JobStatus, *, by: str) -> bool:
+def request_stop(tx: Transaction, job: Job, target: JobStatus, *, by: str, why: tuple[Reason, str] | None = None) -> bool:
     """Tell a job (its row locked) to stop; it ends at once where nobody is working on it. Whether this call told it so first.
 
     Raises:
@@ -100,11 +100,11 @@ def request_stop(tx: Transaction, job: Job, target: JobStatus, *, by: str) -> bo
         return False
     jobs.change(tx, job.id, {"stopping": target.value})
     events.append(tx, job.id, NewEvent(EventType.JOB_STOPPING, {"target": target.value, "by": by}))
-    finish_stop(tx, job.id, target)
+    finish_stop(tx, job.id, target, why=why)
     return True
 
 
-def finish_stop(tx: Transaction, job_id: str, target: JobStatus) -> bool:
+def finish_stop(tx: Transaction, job_id: str, target: JobStatus, *, why: tuple[Reason, str] | None = None) -> bool:
     """End a job that was told to stop (its row locked), unless a living executor is still on it; that one will. Whether it ended.
 
     A planner waiting for its model is not waited for: its decision will find the job ended and be dropped. What the provider charges
@@ -115,7 +115,7 @@ def finish_stop(tx: Transaction, job_id: str, target: JobStatus) -> bool:
         steps.cancel_calls(tx, [call.id for call in idle])
         events.append(tx, job_id, *[_cancelled(call) for call in idle])
         return False
-    reason, message = _STOPPED[target]
+    reason, message = why or _STOPPED[target]
     end_job(tx, job_id, target, reason=reason, message=message)
     return True
 

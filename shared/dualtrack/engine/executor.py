@@ -28,13 +28,13 @@ from dualtrack.domain.errors import (
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.ids import new_id
 from dualtrack.domain.job import Job
-from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
+from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.domain.policies import backoff, gives_up
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
 from dualtrack.domain.text import storable
 from dualtrack.domain.tool import Effect, Observation
-from dualtrack.engine import doorbells, observations
+from dualtrack.engine import flow, observations
 from dualtrack.engine.ending import end_job, finish_stop
 from dualtrack.engine.leases import Lease
 from dualtrack.engine.runtime import WorkerRuntime
@@ -93,6 +93,10 @@ class Executor:
             if row is None:
                 return None
             call = call_of(row)
+            if job.hold is not None and job.stopping is None:
+                steps.settle(tx, call.id, call.attempt, {"status": CallStatus.PENDING.value, "due_at": None, "tries": call.tries - 1})
+                flow.go_on(tx, self._runtime, job)
+                return None
             if job.stopping is not None:
                 self._stop(tx, job, call)
                 return None
@@ -215,6 +219,8 @@ class Executor:
                 "observation_key": done.observation_key,
                 "details": data["details"],
             }
+            if call.effect is Effect.WORKSPACE:
+                values["workspace"] = done.workspace
             steps.settle(tx, call.id, call.attempt, values)
             new = [NewEvent(EventType.CALL_FINISHED, data)]
             if call.effect is Effect.WORKSPACE:
@@ -227,7 +233,7 @@ class Executor:
                 shown = {key: artifact[key] for key in ("call_id", "name", "size", "sha256", "content_type")}
                 new.append(NewEvent(EventType.ARTIFACT_SAVED, {"artifact_id": artifact["id"], **shown}))
             events.append(tx, job.id, *new)
-            self._join(tx, now, call)
+            flow.go_on(tx, self._runtime, now)
 
     @staticmethod
     def _artifact_row(job: Job, call: Call, request: ArtifactRequest, entry: FileEntry) -> Mapping[str, Any]:
@@ -244,23 +250,6 @@ class Executor:
             "blob_key": entry.blob_key,
             "content_type": mimetypes.guess_type(request.name)[0] or "application/octet-stream",
         }
-
-    def _join(self, tx: Transaction, job: Job, call: Call) -> None:
-        """Under the job's row lock: when this was the last call of its wave, start the next wave, or hand the job back to the planner."""
-        if job.stopping is not None:
-            finish_stop(tx, job.id, job.stopping)
-            return
-        left = steps.open_calls(tx, job.id)
-        if any(other.wave == call.wave for other in left):
-            return
-        if left:
-            wave = [other.id for other in left if other.wave == left[0].wave]
-            steps.make_due(tx, wave, self._runtime.limits.ring_s)
-            doorbells.execute_after_commit(tx, self._runtime, wave, job)
-            return
-        due = func.now() + timedelta(seconds=self._runtime.limits.ring_s)
-        jobs.change(tx, job.id, {"phase": Phase.PLAN.value, "due_at": due, "rings": 0, "tries": 0, "failures": 0})
-        doorbells.plan_after_commit(tx, self._runtime, job)
 
     def _stop(self, tx: Transaction, job: Job, call: Call, seen: str = "") -> None:
         """The job was told to stop: the claimed call is cancelled, and the job ended if this was the last one at work.

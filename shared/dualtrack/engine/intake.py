@@ -43,7 +43,9 @@ def check_spec(spec: JobSpec, registry: Registry, known_models: Iterable[str], l
     registry.specs(spec.agent.tools)
 
 
-def submit(runtime: Runtime, *, tenant_id: str, spec: JobSpec, idempotency_key: str | None = None) -> tuple[Job, bool]:
+def submit(
+    runtime: Runtime, *, tenant_id: str, spec: JobSpec, key_id: str | None = None, idempotency_key: str | None = None
+) -> tuple[Job, bool]:
     """Accept a job; the job, and whether it is new (False: the idempotency key's earlier one).
 
     Raises:
@@ -74,6 +76,7 @@ def submit(runtime: Runtime, *, tenant_id: str, spec: JobSpec, idempotency_key: 
             tenant_id=tenant_id,
             spec=spec,
             workspace=workspace,
+            key_id=key_id,
             traceparent=tracing.reserve(request),
             request_traceparent=request,
             ring_s=runtime.limits.ring_s,

@@ -30,7 +30,7 @@ from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Step
 from dualtrack.domain.text import storable
 from dualtrack.domain.usage import Usage
-from dualtrack.engine import doorbells
+from dualtrack.engine import doorbells, flow
 from dualtrack.engine.context import decision_request, verified
 from dualtrack.engine.decisions import DecisionReader, Outline
 from dualtrack.engine.ending import end_job, end_unreadable, finish_stop, usage_data
@@ -100,6 +100,10 @@ class Planner:
             finish_stop(tx, job.id, job.stopping)
             return True
         if self._verified(tx, job, history):
+            return True
+        if job.hold is not None:
+            jobs.release(tx, job.id, job.attempt, {"tries": job.tries - 1})
+            flow.go_on(tx, self._runtime, jobs.get(tx, job.id))
             return True
         end: tuple[Reason, str] | None = limit_reached(job)
         if job.tries > self._runtime.limits.attempts:
@@ -200,7 +204,7 @@ class Planner:
                 values["plan"] = outline.plan
             if outline.dispatch:
                 values |= {"phase": Phase.EXECUTE.value, "due_at": None}
-            stopping = jobs.release(tx, job.id, job.attempt, values, usage=decision.usage)
+            wanted = jobs.release(tx, job.id, job.attempt, values, usage=decision.usage)
             steps.add(
                 tx,
                 job_id=job.id,
@@ -212,10 +216,10 @@ class Planner:
                 usage=decision.usage,
                 latency_s=decision.latency_s,
             )
-            first = outline.first_wave
+            first = outline.first_wave if wanted.hold is None else []
             steps.add_calls(tx, [self._timed(row, first) for row in outline.rows])
             events.append(tx, job.id, NewEvent(EventType.STEP_DECIDED, data), *outline.events, *settled)
-            self._hand_on(tx, job, outline, stopping)
+            self._hand_on(tx, job, outline, wanted)
 
     def _timed(self, row: dict[str, Any], due: Sequence[str]) -> dict[str, Any]:
         """A call's row with its times: those settled at once have ended, those of the first wave are due."""
@@ -223,10 +227,10 @@ class Planner:
             return row | {"started_at": func.now(), "finished_at": func.now()}
         return row | {"due_at": self._due(self._runtime.limits.ring_s) if row["id"] in due else None}
 
-    def _hand_on(self, tx: Transaction, job: Job, outline: Outline, stopping: JobStatus | None) -> None:
-        """What happens next: stop, end, execute or plan again."""
-        if stopping is not None:
-            finish_stop(tx, job.id, stopping)
+    def _hand_on(self, tx: Transaction, job: Job, outline: Outline, wanted: jobs.Asked) -> None:
+        """What happens next: stop, end, wait, execute or plan again."""
+        if wanted.stopping is not None:
+            finish_stop(tx, job.id, wanted.stopping)
         elif outline.finish is not None and not outline.finish.success:
             end_job(
                 tx,
@@ -238,6 +242,8 @@ class Planner:
             )
         elif outline.finish is not None and not outline.dispatch:
             end_job(tx, job.id, JobStatus.SUCCEEDED, answer=outline.finish.answer)
+        elif wanted.hold is not None:
+            flow.go_on(tx, self._runtime, jobs.get(tx, job.id))
         elif outline.dispatch:
             doorbells.execute_after_commit(tx, self._runtime, outline.first_wave, job)
         else:

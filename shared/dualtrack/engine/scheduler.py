@@ -13,12 +13,14 @@ from dualtrack.db.engine import Transaction
 from dualtrack.domain.errors import DualtrackError, InfrastructureError, RecordUnreadable
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
+from dualtrack.domain.reasons import Reason
 from dualtrack.engine.ending import end_unreadable, finish_stop, request_stop
 from dualtrack.engine.runtime import Runtime
 from dualtrack.queues.port import Task
 
 _LOG: Final = logging.getLogger(__name__)
 _SILENT_S: Final = 30.0
+_TOO_LONG: Final = (Reason.WAITED_TOO_LONG, "Nobody did what the job waited for in time (DUALTRACK_LIMITS__WAITING_S).")
 
 
 class Scheduler:
@@ -45,7 +47,7 @@ class Scheduler:
         Raises the first failure, after all parts had their turn: nothing that is wrong with one job or the broker stops the others.
         """
         acted, failures = 0, []
-        for part in (self._rings, self._deadlines, self._stops):
+        for part in (self._rings, self._deadlines, self._waits, self._stops):
             try:
                 acted += part()
             except Exception as error:  # noqa: BLE001 - raised below
@@ -65,6 +67,12 @@ class Scheduler:
         with self._runtime.database.transaction() as tx:
             late = jobs.past_deadline(tx, claims.BATCH)
         return sum(self._each(job_id, _expire) for job_id in late)
+
+    def _waits(self) -> int:
+        """Jobs that waited for too long."""
+        with self._runtime.database.transaction() as tx:
+            late = jobs.past_wait(tx, claims.BATCH)
+        return sum(self._each(job_id, _expire_wait) for job_id in late)
 
     def _stops(self) -> int:
         """Jobs told to stop whose last worker died before it could end them."""
@@ -114,5 +122,5 @@ def _expire(tx: Transaction, job: Job) -> bool:
     return request_stop(tx, job, JobStatus.EXPIRED, by="scheduler")
 
 
-def _finish(tx: Transaction, job: Job) -> bool:
-    return job.stopping is not None and finish_stop(tx, job.id, job.stopping)
+def _expire_wait(tx: Transaction, job: Job) -> bool:
+    return job.status is JobStatus.WAITING and request_stop(tx, job, JobStatus.EXPIRED, by="scheduler", why=_TOO_LONG)

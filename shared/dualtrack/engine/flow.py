@@ -1,0 +1,155 @@
+"""What happens next to a live job: which calls may start, what is waited for, when the planner is asked again.
+
+One function decides it, from the rows alone, after anything changed: `go_on`. So a decision, an outcome, an approval, a resumption
+or a child's end all lead on the same way, and doing it twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import func
+
+from dualtrack.db import events, jobs, steps
+from dualtrack.db.engine import Transaction
+from dualtrack.domain.errors import Conflict
+from dualtrack.domain.events import EventType, NewEvent
+from dualtrack.domain.job import Job
+from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus, Phase
+from dualtrack.domain.step import Call
+from dualtrack.domain.waiting import Held, Hold, WaitReason
+from dualtrack.engine import doorbells
+from dualtrack.engine.ending import finish_stop
+from dualtrack.engine.runtime import Runtime
+
+_HELD_BY: Final = {Hold.PAUSED: WaitReason.PAUSED, Hold.BUDGET: WaitReason.BUDGET}
+_MESSAGES: Final = {
+    WaitReason.APPROVAL: "A call waits for approval; see the job's approvals.",
+    WaitReason.INPUT: "The agent asked a question; see the job's approvals.",
+    WaitReason.BUDGET: "A limit is reached: extend it, or cancel the job.",
+    WaitReason.PAUSED: "Paused on request; resume it to go on.",
+}
+
+
+def go_on(tx: Transaction, runtime: Runtime, job: Job) -> None:
+    """Take a live job on from where its rows stand. The caller holds its row lock, and `job` is as it stands now."""
+    if job.stopping is not None:
+        finish_stop(tx, job.id, job.stopping)
+        return
+    left = steps.open_calls(tx, job.id)
+    wave = [call for call in left if call.wave == left[0].wave]
+    if job.hold is not None:
+        _hold_back(tx, runtime, job, wave)
+    elif not wave:
+        plan_next(tx, runtime, job)
+    else:
+        _start(tx, runtime, job, wave)
+
+
+def plan_next(tx: Transaction, runtime: Runtime, job: Job) -> None:
+    """The planner's turn: no call is open."""
+    due = func.now() + timedelta(seconds=runtime.limits.ring_s)
+    _run(tx, job, {"phase": Phase.PLAN.value, "due_at": due, "rings": 0, "tries": 0, "failures": 0})
+    doorbells.plan_after_commit(tx, runtime, job)
+
+
+def wait(tx: Transaction, runtime: Runtime, job: Job, reason: WaitReason, *, message: str | None = None, phase: Phase) -> None:
+    """Let a job (its row locked, nobody at work on it) wait, then go on with `phase`; nothing changes where it waits for this already."""
+    if job.status is JobStatus.WAITING and job.reason == reason:
+        return
+    text = message or _MESSAGES[reason]
+    values: dict[str, Any] = {
+        "status": JobStatus.WAITING.value,
+        "phase": phase.value,
+        "reason": reason.value,
+        "message": text,
+        "owner": None,
+        "lease_until": None,
+        "due_at": None,
+        "not_before": None,
+        "waiting_until": func.now() + timedelta(seconds=runtime.limits.waiting_s),
+    }
+    if job.status is not JobStatus.WAITING:
+        values["waiting_since"] = func.now()
+    until = jobs.change_returning_wait(tx, job.id, values)
+    events.append(tx, job.id, NewEvent(EventType.JOB_WAITING, {"reason": reason.value, "message": text, "until": until.isoformat()}))
+
+
+def hold(tx: Transaction, runtime: Runtime, job: Job, why: Hold, *, by: str, message: str | None = None) -> bool:
+    """Ask a job (its row locked) to stop at its next boundary; at once where nobody is at work on it. Whether this call asked first.
+
+    Raises:
+        Conflict: the job has ended or was told to stop.
+    """
+    _require_live(job)
+    if job.hold is not None:
+        return False
+    jobs.change(tx, job.id, {"hold": why.value})
+    events.append(tx, job.id, NewEvent(EventType.JOB_PAUSING, {"hold": why.value, "by": by}))
+    if job.status is JobStatus.WAITING or job.phase is Phase.EXECUTE or not jobs.claimed(tx, job.id):
+        _hold_back(tx, runtime, jobs.get(tx, job.id), _wave(tx, job.id), message=message)
+    return True
+
+
+def release(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> None:
+    """Lift a job's hold (its row locked) and take it on.
+
+    Raises:
+        Conflict: it has ended, was told to stop, or is not held.
+    """
+    _require_live(job)
+    if job.hold is None:
+        raise Conflict(f"The job is not held: it is {job.status}{f' ({job.reason})' if job.reason else ''}.")
+    jobs.change(tx, job.id, {"hold": None})
+    if job.status is not JobStatus.WAITING:  # it had not come to its boundary
+        events.append(tx, job.id, NewEvent(EventType.JOB_RESUMED, {"reason": job.hold.value, "by": by}))
+    now = jobs.get(tx, job.id)
+    if now.status is JobStatus.WAITING or now.phase is Phase.EXECUTE:
+        go_on(tx, runtime, now)
+
+
+def _require_live(job: Job) -> None:
+    if job.status in TERMINAL:
+        raise Conflict(f"The job has already ended: {job.status}.")
+    if job.stopping is not None:
+        raise Conflict(f"The job was told to stop and will be {job.stopping}.")
+
+
+def _wave(tx: Transaction, job_id: str) -> list[Call]:
+    left = steps.open_calls(tx, job_id)
+    return [call for call in left if call.wave == left[0].wave]
+
+
+def _hold_back(tx: Transaction, runtime: Runtime, job: Job, wave: Sequence[Call], *, message: str | None = None) -> None:
+    """Start nothing more; wait as soon as nothing runs."""
+    steps.take_back(tx, [call.id for call in wave if call.status is CallStatus.PENDING and call.due_at is not None])
+    if job.hold is not None and not steps.running_alive(tx, job.id):
+        wait(tx, runtime, job, _HELD_BY[job.hold], message=message, phase=Phase.EXECUTE if wave else Phase.PLAN)
+
+
+def _start(tx: Transaction, runtime: Runtime, job: Job, wave: Sequence[Call]) -> None:
+    """Start what may start of the current wave; wait where all that is left of it waits for a person."""
+    idle = [call for call in wave if call.status is CallStatus.PENDING and call.due_at is None]
+    ready = [call.id for call in idle if call.held is None]
+    if ready:
+        steps.make_due(tx, ready, runtime.limits.ring_s)
+        doorbells.execute_after_commit(tx, runtime, ready, job)
+    held = {call.held for call in idle}
+    if ready or len(idle) < len(wave) or held == {Held.CHILD}:
+        _run(tx, job, {"phase": Phase.EXECUTE.value, "due_at": None})
+    elif held & {Held.APPROVAL, Held.UNKNOWN}:
+        wait(tx, runtime, job, WaitReason.APPROVAL, phase=Phase.EXECUTE)
+    else:
+        wait(tx, runtime, job, WaitReason.INPUT, phase=Phase.EXECUTE)
+
+
+def _run(tx: Transaction, job: Job, values: Mapping[str, Any]) -> None:
+    """Write that the job runs; one that waited has its wall time moved on by the time it did."""
+    if job.status is not JobStatus.WAITING:
+        if job.phase.value != values["phase"] or job.phase is Phase.PLAN:
+            jobs.change(tx, job.id, values)
+        return
+    jobs.end_wait(tx, job.id, JobStatus.QUEUED if job.started_at is None else JobStatus.RUNNING, values)
+    events.append(tx, job.id, NewEvent(EventType.JOB_RESUMED, {"reason": job.reason}))
