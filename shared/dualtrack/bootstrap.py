@@ -23,6 +23,7 @@ from dualtrack.db.presence import Presence
 from dualtrack.domain.errors import DualtrackError, InvalidRequest
 from dualtrack.engine.leases import Leases
 from dualtrack.engine.runtime import Runtime, WorkerRuntime
+from dualtrack.net.addresses import AllowList
 from dualtrack.objects.factory import open_store
 from dualtrack.queues.port import Doorbell
 from dualtrack.queues.publisher import Publisher
@@ -87,6 +88,7 @@ def open_runtime(settings: Settings, service: str, doorbell: Doorbell | None = N
         store=open_store(settings.objects),
         registry=Registry(),
         limits=settings.limits,
+        allow=AllowList.parse(settings.net.allow),
     )
 
 

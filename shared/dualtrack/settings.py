@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
 
 from dualtrack.domain.limits import PlatformLimits
+from dualtrack.net.addresses import AllowList
 
 ENV_PREFIX = "DUALTRACK_"
 OTHER_VARIABLES = frozenset({f"{ENV_PREFIX}{name}" for name in ("CONFIG", "BASE_URL", "API_KEY", "IMAGES", "VERSION", "LOCAL_MODEL_KEY")})
@@ -160,6 +161,21 @@ class RouterSettings(_Section):
     )
 
 
+class NetSettings(_Section):
+    """Requests to addresses that users name: webhooks, tools. Only public addresses can be reached, by http and https, without a proxy."""
+
+    allow: list[str] = Field(
+        default_factory=list,
+        description='Exceptions, as JSON: `["hooks.internal:8443", "10.1.0.0/16"]` (host and port, or a network).',
+    )
+
+    @field_validator("allow")
+    @classmethod
+    def _are_places(cls, value: list[str]) -> list[str]:
+        AllowList.parse(value)
+        return value
+
+
 class WorkerSettings(_Section):
     """Planner and executor."""
 
@@ -188,6 +204,7 @@ class Settings(BaseSettings):
     models: ModelsSettings = ModelsSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     router: RouterSettings = RouterSettings()
+    net: NetSettings = NetSettings()
     workers: WorkerSettings = WorkerSettings()
     limits: PlatformLimits = PlatformLimits()
 

@@ -160,6 +160,43 @@ def _rebuild_malformed(message: str, param: str | None, raw: str, model: str, us
     return MalformedAction(message, param=param, raw=raw, model=model, usage=usage)
 
 
+# --- requests to somebody else's servers ------------------------------------------------------------------------------
+
+
+class OutgoingError(DualtrackError):
+    """A request to an address that somebody else named got no answer.
+
+    Attributes:
+        sent: whether the server may have acted on it.
+    """
+
+    code = "outgoing_request_failed"
+    sent: ClassVar[bool] = False
+
+
+class AddressRefused(OutgoingError):
+    """The address is none, or not one that the platform may reach. Nothing was sent."""
+
+    code = "address_refused"
+
+
+class HostUnreachable(OutgoingError):
+    """The host is unknown, or there is no connection to it. Nothing was sent."""
+
+    code = "host_unreachable"
+    retryable = True
+    outage = True
+
+
+class AnswerBroken(OutgoingError):
+    """The request was sent, at least in part, and no whole answer came: what the server did with it is not known."""
+
+    code = "answer_broken"
+    retryable = True
+    outage = True
+    sent = True
+
+
 # --- our machinery --------------------------------------------------------------------------------------------------
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dualtrack.db.engine import Database
 from dualtrack.db.presence import Presence
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.engine.leases import Leases
+from dualtrack.net.addresses import AllowList
 from dualtrack.objects.port import ObjectStore
 from dualtrack.queues.port import Doorbell
 from dualtrack.tools.registry import Registry
@@ -22,6 +23,8 @@ class Runtime:
     store: ObjectStore
     registry: Registry
     limits: PlatformLimits
+    allow: AllowList = field(default_factory=AllowList)
+    """What outgoing requests may reach although it is not public."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Requests that leave the platform: to addresses that somebody else named."""
