@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 from yaml import YAMLError
 
+from dualtrack import faults
 from dualtrack.db import migrate
 from dualtrack.db.engine import Database
 from dualtrack.db.presence import Presence
@@ -82,6 +83,7 @@ def _all_names() -> list[str]:
 
 def open_runtime(settings: Settings, service: str, doorbell: Doorbell | None = None) -> Runtime:
     """What every service works with; the doorbell is RabbitMQ unless one is given. Nothing is connected before its first use."""
+    faults.arm(os.environ)
     return Runtime(
         database=Database(settings.database, application=f"dualtrack-{service}"),
         doorbell=doorbell if doorbell is not None else Publisher(settings.broker),

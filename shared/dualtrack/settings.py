@@ -15,8 +15,10 @@ from dualtrack.domain.limits import PlatformLimits
 from dualtrack.net.addresses import AllowList
 
 ENV_PREFIX = "DUALTRACK_"
-OTHER_VARIABLES = frozenset({f"{ENV_PREFIX}{name}" for name in ("CONFIG", "BASE_URL", "API_KEY", "IMAGES", "VERSION", "LOCAL_MODEL_KEY")})
-"""Variables with the prefix that are no settings: the command's and the compose file's."""
+OTHER_VARIABLES = frozenset(
+    {f"{ENV_PREFIX}{name}" for name in ("CONFIG", "BASE_URL", "API_KEY", "IMAGES", "VERSION", "LOCAL_MODEL_KEY", "FAULTS")}
+)
+"""Variables with the prefix that are no settings: the command's, the compose file's, and the tests' (`dualtrack.faults`)."""
 
 
 class _Section(BaseModel):

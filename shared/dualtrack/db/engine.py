@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from dualtrack.domain.errors import DatabaseUnavailable
+from dualtrack.faults import Fault, point
 from dualtrack.settings import DatabaseSettings
 
 _LOG: Final = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Database:
                 _open.depth = getattr(_open, "depth", 0) + 1
                 try:
                     yield transaction
+                    point(Fault.COMMIT)
                 finally:
                     _open.depth -= 1
         except OperationalError as error:
@@ -79,6 +81,7 @@ class Database:
             if error.connection_invalidated:
                 raise DatabaseUnavailable("The database broke the connection.") from error
             raise
+        point(Fault.COMMITTED)
         transaction.committed()
 
     def check(self) -> None:

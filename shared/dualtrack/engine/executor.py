@@ -38,6 +38,7 @@ from dualtrack.engine import flow, observations
 from dualtrack.engine.ending import end_job, finish_stop
 from dualtrack.engine.leases import Lease
 from dualtrack.engine.runtime import WorkerRuntime
+from dualtrack.faults import Fault, point
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.objects.workspace import FileEntry, WorkspaceStore, WorkspaceTooLarge
 from dualtrack.sandbox.port import Sandbox
@@ -80,6 +81,7 @@ class Executor:
         job, call = claimed
         with self._worker.leases.hold("calls", call.id, call.attempt) as lease:
             try:
+                point(Fault.EXECUTOR_CLAIMED, job.id)
                 self._act(job, call, lease)
             except StaleAttempt as error:
                 _LOG.info("result dropped: %s", error, extra={"job_id": job.id, "call_id": call.id})
@@ -106,6 +108,7 @@ class Executor:
                 return None
             data = {"call_id": call.id, "step": call.step, "tool": call.tool, "attempt": call.attempt}
             events.append(tx, job.id, NewEvent(EventType.CALL_STARTED, data))
+            point(Fault.EXECUTOR_CLAIM, job.id)
             return job, call
 
     def _act(self, job: Job, call: Call, lease: Lease) -> None:
@@ -160,12 +163,15 @@ class Executor:
                 cancel=lease.cancel,
                 read_observation=lambda call_id: observations.read(self._runtime, job.id, call_id),
             )
+            point(Fault.EXECUTOR_EFFECT, job.id)
             result = tool.run(call.arguments, context)
+            point(Fault.EXECUTOR_EFFECTED, job.id)
             workspace = job.workspace
             if call.effect is Effect.WORKSPACE and not lease.cancel.is_set():
                 try:
                     snapshot = store.snapshot(directory.path, job.workspace)
                     workspace = snapshot.digest
+                    point(Fault.EXECUTOR_SNAPSHOT, job.id)
                     result = _with_skipped(result, snapshot.skipped)
                 except WorkspaceTooLarge as error:
                     note = f"{result.observation.text}\n\nThe call's changes were undone: {error.message}"
@@ -177,6 +183,7 @@ class Executor:
         if len(text) > self._runtime.limits.observation_chars:
             key = observations.key(job.tenant_id, job.id, call.id, call.attempt)
             self._runtime.store.put(key, text.encode(), content_type="text/plain; charset=utf-8")
+            point(Fault.EXECUTOR_OBSERVATION, job.id)
         return _Done(result, workspace, kept, key, time.monotonic() - started)
 
     def _artifacts(
@@ -233,7 +240,9 @@ class Executor:
                 shown = {key: artifact[key] for key in ("call_id", "name", "size", "sha256", "content_type")}
                 new.append(NewEvent(EventType.ARTIFACT_SAVED, {"artifact_id": artifact["id"], **shown}))
             events.append(tx, job.id, *new)
+            tx.after_commit(lambda: point(Fault.EXECUTOR_RECORDED, job.id))
             flow.go_on(tx, self._runtime, now)
+            point(Fault.EXECUTOR_RECORD, job.id)
 
     @staticmethod
     def _artifact_row(job: Job, call: Call, request: ArtifactRequest, entry: FileEntry) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.step import StoredFile
 from dualtrack.engine import doorbells
 from dualtrack.engine.runtime import Runtime
+from dualtrack.faults import Fault, point
 from dualtrack.objects.workspace import InputFile, WorkspaceStore
 from dualtrack.telemetry import tracing
 from dualtrack.tools.registry import Registry
@@ -84,7 +85,10 @@ def submit(
         data = spec.model_dump(mode="json") | {"inputs": [{"path": item.path, "size": item.size, "sha256": item.sha256} for item in inputs]}
         events.append(tx, job_id, NewEvent(EventType.JOB_QUEUED, data))
         job = jobs.get(tx, job_id)
+        point(Fault.ROUTER_ACCEPT, job_id)
+    point(Fault.ROUTER_ACCEPTED, job_id)
     doorbells.plan(runtime, job)
+    point(Fault.ROUTER_RUNG, job_id)
     return job, True
 
 

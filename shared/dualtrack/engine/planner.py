@@ -35,6 +35,7 @@ from dualtrack.engine.context import decision_request, verified
 from dualtrack.engine.decisions import DecisionReader, Outline
 from dualtrack.engine.ending import end_job, end_unreadable, finish_stop, usage_data
 from dualtrack.engine.runtime import WorkerRuntime
+from dualtrack.faults import Fault, point
 from dualtrack.models.port import Decision, ModelGateway
 from dualtrack.telemetry import genai, tracing
 
@@ -76,6 +77,7 @@ class Planner:
             self._worker.leases.hold("jobs", job.id, job.attempt),
         ):
             try:
+                point(Fault.PLANNER_CLAIMED, job.id)
                 self._decide(job, history)
             except StaleAttempt as error:
                 _LOG.info("result dropped: %s", error, extra={"job_id": job.id})
@@ -91,6 +93,7 @@ class Planner:
                 jobs.start(tx, job.id)
                 events.append(tx, job.id, NewEvent(EventType.JOB_STARTED, {}))
             history = steps.page(tx, job.id)
+            point(Fault.PLANNER_CLAIM, job.id)
             return None if self._ended(tx, job, history) else (job, history)
 
     def _ended(self, tx: Transaction, job: Job, history: Sequence[Step]) -> bool:
@@ -162,6 +165,7 @@ class Planner:
         except Exception as error:  # noqa: BLE001 - written down, whatever it is
             self._record_failure(job, error)
         else:
+            point(Fault.PLANNER_DECIDED, job.id)
             try:
                 self._record(job, decision)
             except (StaleAttempt, DatabaseUnavailable):
@@ -219,7 +223,9 @@ class Planner:
             first = outline.first_wave if wanted.hold is None else []
             steps.add_calls(tx, [self._timed(row, first) for row in outline.rows])
             events.append(tx, job.id, NewEvent(EventType.STEP_DECIDED, data), *outline.events, *settled)
+            tx.after_commit(lambda: point(Fault.PLANNER_RECORDED, job.id))
             self._hand_on(tx, job, outline, wanted)
+            point(Fault.PLANNER_RECORD, job.id)
 
     def _timed(self, row: dict[str, Any], due: Sequence[str]) -> dict[str, Any]:
         """A call's row with its times: those settled at once have ended, those of the first wave are due."""

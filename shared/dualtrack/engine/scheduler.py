@@ -16,6 +16,7 @@ from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.reasons import Reason
 from dualtrack.engine.ending import end_unreadable, finish_stop, request_stop
 from dualtrack.engine.runtime import Runtime
+from dualtrack.faults import Fault, point
 from dualtrack.queues.port import Task
 
 _LOG: Final = logging.getLogger(__name__)
@@ -112,8 +113,14 @@ class Scheduler:
                 rows = claims.free_orphans(tx, kind)
                 if room[kind] > 0:
                     rows += claims.ring_due(tx, kind, limits, room[kind])
+                if rows:
+                    point(Fault.SCHEDULER_PUSH_BACK)
+            if rows:
+                point(Fault.SCHEDULER_PUSHED_BACK)
             for row in {row.id: row for row in rows}.values():
                 ring(row.id, priority=row.priority, traceparent=row.traceparent)
+            if rows:
+                point(Fault.SCHEDULER_RUNG)
             rung += len(rows)
         return rung
 

@@ -13,6 +13,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
 from dualtrack.domain.errors import DualtrackError, ObjectMissing, StorageUnavailable
+from dualtrack.faults import Fault, point
 from dualtrack.objects.disposition import attachment, safe_content_type
 from dualtrack.objects.keys import check_key
 from dualtrack.objects.port import ObjectInfo
@@ -67,11 +68,15 @@ class S3Store:
         self.ensure()
         source = io.BytesIO(data) if isinstance(data, bytes) else data
         first = read_up_to(source, PART_BYTES)
+        point(Fault.UPLOAD, key)
         with self._errors(key):
             if len(first) < PART_BYTES:
                 self._client.put_object(Bucket=self._bucket, Key=key, Body=first, ContentType=content_type)
-                return ObjectInfo(key, len(first))
-            return ObjectInfo(key, self._put_parts(key, first, source, content_type))
+                size = len(first)
+            else:
+                size = self._put_parts(key, first, source, content_type)
+        point(Fault.UPLOADED, key)
+        return ObjectInfo(key, size)
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore`."""

@@ -7,7 +7,9 @@ from typing import ClassVar, Final
 
 from celery import Celery
 from celery.worker.consumer import Consumer
+from celery.worker.request import Request
 
+from dualtrack.faults import Fault, point
 from dualtrack.queues.port import Task
 from dualtrack.queues.topology import Topology
 from dualtrack.settings import BrokerSettings
@@ -22,6 +24,16 @@ class TimerlessConsumer(Consumer):
         """All other steps."""
 
         default_steps: ClassVar[list[str]] = [step for step in Consumer.Blueprint.default_steps if "delayed_delivery" not in step]
+
+
+class PointedRequest(Request):
+    """Celery's request with a fault point on each side of the acknowledgement."""
+
+    def acknowledge(self) -> None:
+        """Acknowledge the message."""
+        point(Fault.ACKNOWLEDGE)
+        super().acknowledge()
+        point(Fault.ACKNOWLEDGED)
 
 
 def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], None]) -> Celery:
@@ -61,7 +73,7 @@ def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], Non
         event_serializer="json",
     )
 
-    @app.task(name=task.value)
+    @app.task(name=task.value, Request=f"{PointedRequest.__module__}:{PointedRequest.__qualname__}")
     def run(row_id: str) -> None:
         handle(row_id)
 

@@ -17,6 +17,7 @@ from kombu import Connection, Producer
 from kombu.exceptions import KombuError
 
 from dualtrack.domain.errors import BrokerUnavailable
+from dualtrack.faults import Fault, copies, point
 from dualtrack.queues.port import Task
 from dualtrack.queues.topology import Topology
 from dualtrack.settings import BrokerSettings
@@ -93,7 +94,9 @@ class Publisher:
         self._drop_idle()
 
     def _publish(self, task: Task, row_id: str, priority: int, traceparent: str | None) -> None:
-        self._use(lambda line: self._send(line.producer, task, row_id, priority, traceparent))
+        for _ in range(copies(Fault.PUBLISH, row_id)):
+            self._use(lambda line: self._send(line.producer, task, row_id, priority, traceparent))
+        point(Fault.PUBLISHED, row_id)
 
     def _use(self, act: Callable[[_Line], _T]) -> _T:
         """Act on a line. A kept one may have died unnoticed, and its siblings with it: then once more on a new one, the others dropped."""
