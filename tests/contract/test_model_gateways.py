@@ -25,7 +25,7 @@ from dualtrack.domain.errors import (
 from dualtrack.domain.tool import Effect, ToolSpec
 from dualtrack.models.catalog import build_catalog
 from dualtrack.models.gateway import LiteLLMGateway
-from dualtrack.models.port import Decision, DecisionRequest, ModelGateway, PastCall, PastStep
+from dualtrack.models.port import Decision, DecisionRequest, ModelGateway, PastCall, PastStep, Summary, SummaryRequest
 from dualtrack.models.retries import Pause
 from dualtrack.settings import ModelSettings, ModelsSettings
 from dualtrack.testing.scripted_model import ScriptedModel
@@ -57,11 +57,20 @@ def gateway(request: pytest.FixtureRequest, server: str) -> ModelGateway:
     return LiteLLMGateway(build_catalog(settings, {}), environment={}, pause=Pause(random.Random(1), first_s=0.001))
 
 
-def decide(gateway: ModelGateway, script: object, *, past: int = 0, model: str = "deep", reflect: bool = False) -> Decision:
+def context(script: object, *, past: int = 0, model: str = "deep", **fields: Any) -> DecisionRequest:
     steps = [PastStep("look", (PastCall("shell", {"command": "ls"}, ok=False, observation="no"),))] * past
     task = f"Do it.\n```script\n{json.dumps(script)}\n```"
+    return DecisionRequest(model, "Be good.", task, (SHELL, FINISH), steps, **fields)
+
+
+def decide(gateway: ModelGateway, script: object, **fields: Any) -> Decision:
     with ThreadPoolExecutor(1) as pool:  # as in the planner, whose threads have no event loop
-        return pool.submit(gateway.decide, DecisionRequest(model, "Be good.", task, (SHELL, FINISH), steps, reflect=reflect)).result()
+        return pool.submit(gateway.decide, context(script, **fields)).result()
+
+
+def summarise(gateway: ModelGateway, script: object, **fields: Any) -> Summary:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(gateway.summarise, SummaryRequest(context(script, **fields), most_chars=4000)).result()
 
 
 def chat(gateway: ModelGateway, **fields: Any) -> dict[str, Any]:
@@ -103,6 +112,32 @@ def test_a_reflection_is_given_when_asked_for(gateway: ModelGateway) -> None:
     assert decide(gateway, [LOOK, DONE], past=1, reflect=True).reflection == "I was wrong."
 
 
+def test_models_say_how_much_they_can_read(gateway: ModelGateway) -> None:
+    assert all(info.context_tokens >= 1024 for info in gateway.models())
+
+
+def test_a_summary_is_text_and_says_who_wrote_it_and_what_it_cost(gateway: ModelGateway) -> None:
+    summary = summarise(gateway, [LOOK, LOOK, {**DONE, "text": "Goal: look. Done: twice."}], past=2)
+    assert summary.text == "Goal: look. Done: twice."
+    assert summary.model in {info.id for info in gateway.models() if not info.track}
+    assert summary.usage.input_tokens > 0
+    assert summary.usage.output_tokens > 0
+    assert summary.latency_s >= 0
+
+
+def test_after_a_summary_the_job_goes_on_where_it_was(gateway: ModelGateway) -> None:
+    script = [LOOK, LOOK, LOOK, DONE]
+    assert decide(gateway, script, past=1, summary="I looked twice.", summarised=2).calls[0].tool == "finish"
+    assert summarise(gateway, script, past=1, summary="I looked twice.", summarised=2).text == "What was done in 3 steps."
+
+
+def test_an_empty_summary_is_malformed_and_paid_for(gateway: ModelGateway) -> None:
+    with pytest.raises(MalformedAction) as malformed:
+        summarise(gateway, [{"text": ""}])
+    assert malformed.value.usage.input_tokens > 0
+    assert malformed.value.model
+
+
 def test_an_answer_without_an_action_is_malformed_and_paid_for(gateway: ModelGateway) -> None:
     with pytest.raises(MalformedAction) as malformed:
         decide(gateway, [{"text": ""}])
@@ -116,11 +151,15 @@ def test_an_answer_without_an_action_is_malformed_and_paid_for(gateway: ModelGat
 def test_failures_are_of_the_model_family(gateway: ModelGateway, failure: str, error: type[ModelError]) -> None:
     with pytest.raises(error):
         decide(gateway, [{"error": failure}])
+    with pytest.raises(error):
+        summarise(gateway, [{"error": failure}])
 
 
 def test_unknown_names_are_refused(gateway: ModelGateway) -> None:
     with pytest.raises(UnknownModel):
         decide(gateway, [LOOK], model="gpt-17")
+    with pytest.raises(UnknownModel):
+        summarise(gateway, [LOOK], model="gpt-17")
     with pytest.raises(UnknownModel):
         chat(gateway, model="gpt-17")
 

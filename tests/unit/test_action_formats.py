@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dualtrack.domain.tool import Effect, ToolSpec
 from dualtrack.models.action_text import ActionUnreadable, ProviderAnswer
-from dualtrack.models.actions import ActionFormat, read_action, request_body
-from dualtrack.models.port import DecisionRequest, PastCall, PastStep
+from dualtrack.models.actions import ActionFormat, read_action, request_body, summary_body
+from dualtrack.models.port import DecisionRequest, PastCall, PastStep, SummaryRequest
 
 SHELL = ToolSpec(
     "shell",
@@ -131,6 +131,34 @@ def test_what_the_user_writes_to_a_running_job_comes_after_the_step_it_followed(
     if action_format == "json":
         roles = [message["role"] for message in messages[1:]]
         assert roles == ["user", "assistant"] * 2 + ["user"]
+
+
+@pytest.mark.parametrize("action_format", FORMATS)
+@given(history=st.lists(steps, max_size=3), summary=st.sampled_from(["", "I looked."]))
+def test_a_summary_is_asked_for_after_the_very_context_that_it_replaces(
+    action_format: ActionFormat, history: list[PastStep], summary: str
+) -> None:
+    context = replace(request(history), summary=summary, summarised=7)
+    decided, asked = request_body(context, action_format), summary_body(SummaryRequest(context, most_chars=800), action_format)
+    assert "response_format" not in asked
+    assert asked.get("tools") == decided.get("tools")
+    before, after = decided["messages"], asked["messages"]
+    assert after[: len(before) - 1] == before[:-1]
+    if action_format == "native":
+        assert (after[:-1], asked["tool_choice"]) == (before, "none")
+    else:
+        assert after[-1]["content"].startswith(before[-1]["content"])
+    assert "at most 100 words" in after[-1]["content"]
+
+
+@pytest.mark.parametrize("action_format", FORMATS)
+def test_the_context_goes_on_from_a_summary(action_format: ActionFormat) -> None:
+    later = PastStep("go on", (PastCall("shell", {"command": "ls"}, ok=True, observation="fine"),))
+    context = replace(request([later]), summary="Half is done.", summarised=12, messages=("Use euros.",))
+    whole = "\n".join(str(message["content"]) for message in request_body(context, action_format)["messages"])
+    places = [whole.find(text) for text in ("Do it.", "Use euros.", "the first 12 steps", "Half is done.", "go on", "fine")]
+    assert places == sorted(places)
+    assert min(places) >= 0
 
 
 def test_native_reads_several_calls_and_keeps_their_ids() -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from dualtrack.domain.tool import ProposedCall, ToolSpec
+from dualtrack.models.port import DecisionRequest, SummaryRequest
+from dualtrack.models.prompts import SUMMARY_ASK, SUMMARY_HEAD
 
 FINISH: Final = "finish"
 
@@ -18,6 +20,8 @@ def _no_number(name: str) -> float:
 
 
 _DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_no_number)  # models put raw newlines into strings
+_CHARS_PER_WORD: Final = 8
+"""Longer than English prose has it: summaries are full of paths and figures."""
 _TOOL_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -126,3 +130,16 @@ def observation_text(*, tool: str, ok: bool, observation: str) -> str:
 def user_message_text(text: str) -> str:
     """A message that the job's user sent while it ran, as the model reads it: told apart from what the platform itself says."""
     return f"Message from the user:\n{text}"
+
+
+def opening_texts(request: DecisionRequest) -> list[str]:
+    """What stands before the steps: the task, what the user wrote since, and the summary of the steps that are shown no more."""
+    texts = [request.task, *map(user_message_text, request.messages)]
+    if request.summary:
+        texts.append(f"{SUMMARY_HEAD.format(steps=request.summarised)}\n{request.summary}")
+    return texts
+
+
+def summary_ask(request: SummaryRequest) -> str:
+    """What a model is told to write its summary."""
+    return SUMMARY_ASK.format(words=max(1, request.most_chars // _CHARS_PER_WORD))

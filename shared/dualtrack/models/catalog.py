@@ -64,8 +64,11 @@ class Catalog:
 
     def models(self) -> list[ModelInfo]:
         """All tracks, then all models."""
-        tracks = [ModelInfo(id=name, track=True, targets=models) for name, models in self._tracks.items()]
-        return tracks + [ModelInfo(id=name, track=False, targets=(name,)) for name in self._targets]
+        tracks = [self._info(name, models, track=True) for name, models in self._tracks.items()]
+        return tracks + [self._info(name, (name,), track=False) for name in self._targets]
+
+    def _info(self, name: str, targets: tuple[str, ...], *, track: bool) -> ModelInfo:
+        return ModelInfo(id=name, track=track, targets=targets, context_tokens=self._targets[targets[0]].settings.context_tokens)
 
     def targets(self, name: str) -> tuple[Target, ...]:
         """What a track or model name stands for, in order of preference; a track wins over a model of the same name.

@@ -6,18 +6,19 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from dualtrack.domain.errors import MalformedAction, ModelError, ModelTimeout
 from dualtrack.domain.usage import Usage
 from dualtrack.models.action_text import ActionUnreadable, ProviderAnswer
-from dualtrack.models.actions import read_action, request_body
+from dualtrack.models.actions import read_action, request_body, summary_body
 from dualtrack.models.catalog import Catalog, Target
 from dualtrack.models.chat_body import ChatBody, chat_body
 from dualtrack.models.errors import classify
 from dualtrack.models.litellm_client import litellm
 from dualtrack.models.local_server import Access
-from dualtrack.models.port import Decision, DecisionRequest, ModelInfo
+from dualtrack.models.port import Decision, DecisionRequest, ModelInfo, Summary, SummaryRequest
 from dualtrack.models.prices import usage_of
 from dualtrack.models.retries import Pause, Tries, most_telling
 
@@ -34,6 +35,21 @@ class LocalServer(Protocol):
     def ensure(self) -> Access:
         """Its address and key, starting it if need be (blocking). Raises `ModelError`."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """The answer of a model that was asked for a decision or a summary."""
+
+    message: Mapping[str, Any]
+    cut_off: bool
+    target: Target
+    usage: Usage
+    latency_s: float
+
+    @property
+    def model(self) -> str:
+        return self.target.name
 
 
 class LiteLLMGateway:
@@ -75,6 +91,26 @@ class LiteLLMGateway:
             MalformedAction: an answer came, but holds no action.
             ModelError: no model of the track answered; retryable if any of the failures was.
         """
+        answered = self._complete(request, lambda target: _decision_fields(target, request))
+        return _decision(answered, request)
+
+    def summarise(self, request: SummaryRequest) -> Summary:
+        """A summary of a job so far (blocking, at most about `request.context.timeout_s`).
+
+        Raises:
+            UnknownModel: no such track or model.
+            MalformedAction: an answer came, but without text.
+            ModelError: no model of the track answered; retryable if any of the failures was.
+        """
+        answered = self._complete(request.context, lambda target: _summary_fields(target, request))
+        text = answered.message.get("content") or ""
+        if not text.strip():
+            raise MalformedAction(
+                "The model wrote no summary.", raw=str(answered.message)[:_RAW_CHARS], model=answered.model, usage=answered.usage
+            )
+        return Summary(text=text.strip(), model=answered.model, usage=answered.usage, latency_s=answered.latency_s)
+
+    def _complete(self, request: DecisionRequest, fields_of: Callable[[Target], dict[str, Any]]) -> _Answered:
         started = self._clock()
         deadline = started + request.timeout_s
         failures: list[ModelError] = []
@@ -84,7 +120,7 @@ class LiteLLMGateway:
                 if left <= 0:
                     failures.append(ModelTimeout(f"No answer within {request.timeout_s:g} s."))
                     raise most_telling(failures)
-                fields = _decision_fields(target, request, left)
+                fields = fields_of(target) | {"timeout": min(target.settings.timeout_s, left)}
                 try:
                     access = self._access(target, self._local_access(target))
                     answer = litellm().completion(**access, **fields).model_dump()
@@ -94,7 +130,7 @@ class LiteLLMGateway:
                         break
                     self._pause.wait(tries.number, error, limit_s=deadline - self._clock())
                 else:
-                    return self._decision(answer, target, request, self._clock() - started)
+                    return _answered(answer, target, self._clock() - started)
         raise most_telling(failures)
 
     async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,34 +190,49 @@ class LiteLLMGateway:
             return fields | {"api_base": settings.api_base, "api_key": key or _NO_KEY}
         return fields | ({"api_key": key} if key else {})
 
-    def _decision(self, answer: Mapping[str, Any], target: Target, request: DecisionRequest, latency_s: float) -> Decision:
-        usage = usage_of(answer.get("usage"), target.settings)
-        choice = (answer.get("choices") or [{}])[0]
-        message = choice.get("message") or {}
-        said = ProviderAnswer(
-            content=message.get("content") or "",
-            tool_calls=tuple(message.get("tool_calls") or ()),
-            reasoning=message.get("reasoning_content") or "",
-            cut_off=choice.get("finish_reason") == "length",
-        )
-        try:
-            action = read_action(said, request, target.settings.action_format)
-        except ActionUnreadable as error:
-            raw = said.content or "\n".join(str(call.get("function")) for call in said.tool_calls)
-            raise MalformedAction(str(error), raw=raw[:_RAW_CHARS], model=target.name, usage=usage) from error
-        return Decision(
-            thought=action.thought, reflection=action.reflection, calls=action.calls, model=target.name, usage=usage, latency_s=latency_s
-        )
+
+def _answered(answer: Mapping[str, Any], target: Target, latency_s: float) -> _Answered:
+    choice = (answer.get("choices") or [{}])[0]
+    usage = usage_of(answer.get("usage"), target.settings)
+    return _Answered(choice.get("message") or {}, choice.get("finish_reason") == "length", target, usage, latency_s)
 
 
-def _decision_fields(target: Target, request: DecisionRequest, left_s: float) -> dict[str, Any]:
+def _decision(answered: _Answered, request: DecisionRequest) -> Decision:
+    message, usage = answered.message, answered.usage
+    said = ProviderAnswer(
+        content=message.get("content") or "",
+        tool_calls=tuple(message.get("tool_calls") or ()),
+        reasoning=message.get("reasoning_content") or "",
+        cut_off=answered.cut_off,
+    )
+    try:
+        action = read_action(said, request, answered.target.settings.action_format)
+    except ActionUnreadable as error:
+        raw = said.content or "\n".join(str(call.get("function")) for call in said.tool_calls)
+        raise MalformedAction(str(error), raw=raw[:_RAW_CHARS], model=answered.model, usage=usage) from error
+    return Decision(
+        thought=action.thought,
+        reflection=action.reflection,
+        calls=action.calls,
+        model=answered.model,
+        usage=usage,
+        latency_s=answered.latency_s,
+    )
+
+
+def _decision_fields(target: Target, request: DecisionRequest) -> dict[str, Any]:
     settings = target.settings
-    fields = request_body(request, settings.action_format)
-    fields |= {"max_tokens": settings.max_output_tokens, "timeout": min(settings.timeout_s, left_s)}
+    fields = request_body(request, settings.action_format) | {"max_tokens": settings.max_output_tokens}
     if settings.temperature is not None:
         failed_before = request.reflect or (bool(request.steps) and not request.steps[-1].calls)
         fields["temperature"] = max(settings.temperature, _RETRY_TEMPERATURE) if failed_before else settings.temperature
     return fields
+
+
+def _summary_fields(target: Target, request: SummaryRequest) -> dict[str, Any]:
+    settings = target.settings
+    fields = summary_body(request, settings.action_format) | {"max_tokens": settings.max_output_tokens}
+    return fields if settings.temperature is None else fields | {"temperature": settings.temperature}
 
 
 def _chat_fields(target: Target, body: ChatBody, *, stream: bool) -> dict[str, Any]:

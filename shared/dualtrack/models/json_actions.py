@@ -22,10 +22,12 @@ from dualtrack.models.action_text import (
     cut_off_error,
     objects_in,
     observation_text,
+    opening_texts,
     parse_object,
+    summary_ask,
     user_message_text,
 )
-from dualtrack.models.port import DecisionRequest, PastCall, PastStep
+from dualtrack.models.port import DecisionRequest, PastCall, PastStep, SummaryRequest
 from dualtrack.models.prompts import JSON_ACTION_RULES, JSON_EXAMPLE, JSON_EXAMPLE_TOOLS, JSON_GO_ON, JSON_REFLECT
 
 THOUGHT_CHARS: Final = 320
@@ -39,8 +41,8 @@ _UNREADABLE: Final = 'Answer with one JSON object: {"thought": "...", "tool": "<
 
 def request_body(request: DecisionRequest) -> dict[str, Any]:
     """`messages` and `response_format` for a decision. Roles alternate, which the templates of some models insist on."""
-    asked = "\n\n".join([request.task, *map(user_message_text, request.messages)])
-    messages: list[dict[str, Any]] = [{"role": "system", "content": _system(request)}, {"role": "user", "content": asked}]
+    opening = "\n\n".join(opening_texts(request))
+    messages: list[dict[str, Any]] = [{"role": "system", "content": _system(request)}, {"role": "user", "content": opening}]
     for step in request.steps:
         if step.reflection:
             messages[-1] = _and(messages[-1], JSON_REFLECT)
@@ -49,6 +51,12 @@ def request_body(request: DecisionRequest) -> dict[str, Any]:
         messages[-1] = _and(messages[-1], JSON_REFLECT)
     schema = {"anyOf": [_action_schema(spec, reflect=request.reflect) for spec in request.tools]}
     return {"messages": messages, "response_format": {"type": "json_schema", "json_schema": {"name": "action", "schema": schema}}}
+
+
+def summary_body(request: SummaryRequest) -> dict[str, Any]:
+    """`messages` for a summary, which is plain text."""
+    messages = request_body(request.context)["messages"]
+    return {"messages": [*messages[:-1], _and(messages[-1], summary_ask(request))]}
 
 
 def read_action(answer: ProviderAnswer, request: DecisionRequest) -> Action:

@@ -7,7 +7,6 @@ text. Not so when a reflection was asked for: then text alone is the reflection,
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any, Final
 
 from dualtrack.domain.tool import ProposedCall, ToolSpec
@@ -20,10 +19,12 @@ from dualtrack.models.action_text import (
     cut_off_error,
     finish_call,
     observation_text,
+    opening_texts,
     provider_name,
+    summary_ask,
     user_message_text,
 )
-from dualtrack.models.port import DecisionRequest, PastStep
+from dualtrack.models.port import DecisionRequest, PastStep, SummaryRequest
 
 REFLECT: Final = (
     "Before you go on: begin your answer with two or three sentences on what went wrong in the last step, why, and what you do "
@@ -35,13 +36,19 @@ _EMPTY: Final = "Your answer was empty. Call a tool, or `finish` if the work is 
 
 def request_body(request: DecisionRequest) -> dict[str, Any]:
     """`messages` and `tools` for a decision."""
-    messages: list[dict[str, Any]] = [{"role": "system", "content": request.system}, {"role": "user", "content": request.task}]
-    messages += _user_messages(request.messages)
+    messages: list[dict[str, Any]] = [{"role": "system", "content": request.system}]
+    messages += [{"role": "user", "content": text} for text in opening_texts(request)]
     for number, step in enumerate(request.steps):
         messages += _step_messages(number, step)
     if request.reflect:
         messages.append({"role": "user", "content": REFLECT})
     return {"messages": messages, "tools": [_tool(spec) for spec in request.tools]}
+
+
+def summary_body(request: SummaryRequest) -> dict[str, Any]:
+    """`messages` and `tools` for a summary: those of the decision, for the cache's sake, but no tool may be called."""
+    body = request_body(request.context)
+    return body | {"messages": [*body["messages"], {"role": "user", "content": summary_ask(request)}], "tool_choice": "none"}
 
 
 def read_action(answer: ProviderAnswer, request: DecisionRequest) -> Action:
@@ -107,11 +114,8 @@ def _step_messages(number: int, step: PastStep) -> list[dict[str, Any]]:
     ]
     if step.note:
         messages.append({"role": "user", "content": step.note})
-    return messages + _user_messages(step.messages)
-
-
-def _user_messages(texts: Sequence[str]) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": user_message_text(text)} for text in texts]
+    messages += [{"role": "user", "content": user_message_text(text)} for text in step.messages]
+    return messages
 
 
 def _call_id(step: int, position: int) -> str:

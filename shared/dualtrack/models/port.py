@@ -35,7 +35,10 @@ class PastStep:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRequest:
-    """The context of one decision: system, task, messages, steps; append-only from one decision to the next, so that prefix caches hit."""
+    """The context of one decision: system, task, messages, summary, steps.
+
+    From one decision to the next it is only added to, so that prefix caches hit, until a new summary takes the place of older steps.
+    """
 
     model: str
     """A track (`deep`) or a configured model."""
@@ -46,7 +49,11 @@ class DecisionRequest:
     tools: Sequence[ToolSpec]
     steps: Sequence[PastStep]
     messages: tuple[str, ...] = ()
-    """What the job's user wrote before the first of `steps`, oldest first."""
+    """What the job's user wrote before the first of `steps`, oldest first, word for word whatever was summarised since."""
+    summary: str = ""
+    """What stands for the steps before the first of `steps`."""
+    summarised: int = 0
+    """How many steps that are."""
     reflect: bool = False
     """Ask first for a reflection: what went wrong in the last step, what changes."""
     timeout_s: float = 300.0
@@ -66,6 +73,27 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class SummaryRequest:
+    """A context that is to be replaced by a summary of it; its own summary of still earlier steps is taken in."""
+
+    context: DecisionRequest
+    """As it was shown for decisions, so that prefix caches hit."""
+    most_chars: int
+    """Longest summary that is of use; the model is told, and may write more all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a model wrote for its later self."""
+
+    text: str
+    model: str
+    """The configured model that wrote it."""
+    usage: Usage
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """A model on offer, for `GET /v1/models`."""
 
@@ -74,6 +102,8 @@ class ModelInfo:
     """True for a track name, which stands for an ordered list of models."""
     targets: tuple[str, ...]
     """The configured models behind a track, in order of preference; for a model, itself."""
+    context_tokens: int
+    """Context window; of a track, that of its preferred model."""
 
 
 class ModelGateway(Protocol):
@@ -92,6 +122,14 @@ class ModelGateway(Protocol):
         Raises:
             MalformedAction: the model answered, but with no action that can be read; carries what was wrong, and
                 `usage` has been spent: the error's attributes `usage`, `model`, `raw` tell.
+        """
+        ...
+
+    def summarise(self, request: SummaryRequest) -> Summary:
+        """A summary of a job so far, from which it can go on (blocking).
+
+        Raises:
+            MalformedAction: the model answered, but with no text; the error's attributes tell what it cost.
         """
         ...
 

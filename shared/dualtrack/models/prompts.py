@@ -111,3 +111,17 @@ LOCAL_CHAT_SYSTEM_PROMPT: Final = """\
 You are the assistant of Dualtrack, a self-hosted agent platform. You run as a small local language model on this machine.
 Answer briefly and correctly; say so when you do not know."""
 """For chats that bring no system message, so that the local model does not claim to be somebody else's product."""
+
+SUMMARY_ASK: Final = """\
+The conversation above gets too long: it will be replaced by a summary that you write now, and you go on with the job from that alone.
+Call no tool. Write plain text of at most {words} words under these headings:
+Goal: what the job asks for, with everything that the user asked since.
+Plan: what is done, what comes next.
+Decisions: what you decided and why; what you tried that did not work.
+Facts: figures, names, formats and error messages that are still needed, word for word.
+Files: paths of files and artifacts, and what each holds.
+Open questions: what you do not know yet."""
+"""Asked of a model after the context that its summary is to replace. The first sentence is how the scripted model server knows it."""
+
+SUMMARY_HEAD: Final = "Summary of the first {steps} steps of your work, which are shown no more:"
+"""Before a summary, where the context goes on from it."""

@@ -38,7 +38,10 @@ class ScriptedCall(_Frozen):
 
 
 class ScriptedStep(_Frozen):
-    """One answer. `{"tool": …, "arguments": …}` is short for one call."""
+    """One answer. `{"tool": …, "arguments": …}` is short for one call.
+
+    A summary asked for at this point is `text`, else a sentence that says of how many steps; `error` befalls it too.
+    """
 
     thought: str = ""
     reflection: str = Field("", description="Given only where the request asks for a reflection; empty: a fixed sentence.")
@@ -118,6 +121,11 @@ class Failures:
                 return None
             self._seen[key] = seen + 1
         return step.error
+
+
+def summary_of(step: ScriptedStep, number: int) -> str:
+    """What a scripted model writes when it is asked for a summary of `number` steps and stands at `step`."""
+    return step.text if step.text is not None else f"What was done in {number} steps."
 
 
 def token_estimate(text: str) -> int:

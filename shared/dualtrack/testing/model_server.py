@@ -6,8 +6,9 @@ Prints one JSON line, `{"url": "http://127.0.0.1:PORT", "base_url": ".../v1"}`, 
 streamed with usage), `/v1/models`, `/health` and `/stats` (requests answered so far). Any key and any model name will do.
 
 An answer is a script's step (see `dualtrack.testing.model_script`): the script in a fenced block of a user message, else the one in
-FILE, else an echo. The step's number is the count of assistant messages. A request with `tools` is answered by native
-tool calls, one with a JSON schema as `response_format` by a JSON action (its first call), any other by the step's text or thought.
+FILE, else an echo. The step's number is the count of assistant messages and of the steps that a summary says it stands for. A request
+with `tools` is answered by native tool calls, one with a JSON schema as `response_format` by a JSON action (its first call), one for a
+summary and any other by text.
 """
 
 from __future__ import annotations
@@ -16,21 +17,26 @@ import argparse
 import asyncio
 import itertools
 import json
+import re
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
 
-from dualtrack.testing.model_script import Failure, Failures, Script, ScriptedStep, echo, script_in, token_estimate
+from dualtrack.models.prompts import SUMMARY_ASK, SUMMARY_HEAD
+from dualtrack.testing.model_script import Failure, Failures, Script, ScriptedStep, echo, script_in, summary_of, token_estimate
 from dualtrack.testing.scripted_model import content_text
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_ASKS_SUMMARY: Final = SUMMARY_ASK.split("\n", 1)[0]
+_SUMMARISED: Final = re.compile(re.escape(SUMMARY_HEAD).replace(r"\{steps\}", r"(\d+)"))
 
 _STATUS: Final[dict[Failure, tuple[int, str, str]]] = {
     "rate_limited": (429, "rate_limit_exceeded", "Rate limit reached."),
@@ -152,7 +158,8 @@ class ModelServer:
         if not messages:
             raise ValueError("`messages` must be a list with at least one message.")
         users = [content_text(message) for message in messages if message.get("role") == "user"]
-        number = sum(message.get("role") == "assistant" for message in messages)
+        number = _summarised(users) + sum(message.get("role") == "assistant" for message in messages)
+        summary = bool(users) and _ASKS_SUMMARY in users[-1]
         agent = bool(body.get("tools")) or _wants_json(body)
         script = script_in(users) or (self._script if agent else None)
         said = echo(users[-1] if users else "")
@@ -160,7 +167,7 @@ class ModelServer:
             step = ScriptedStep.model_validate({"tool": "finish", "arguments": {"answer": said}} if agent else {"text": said})
         else:
             step = script.step(number)
-        message, finish_reason = self._message(body, step)
+        message, finish_reason = _said(summary_of(step, number)) if summary else self._message(body, step)
         written = token_estimate(json.dumps(message)) if step.output_tokens is None else step.output_tokens
         read = token_estimate(json.dumps(messages)) if step.input_tokens is None else step.input_tokens
         usage = {
@@ -169,12 +176,12 @@ class ModelServer:
             "total_tokens": read + written,
             "prompt_tokens_details": {"cached_tokens": 0},
         }
-        conversation = users[0] if users else ""
+        conversation = ("summary\n" if summary else "") + (users[0] if users else "")
         return _Answer(message, finish_reason, usage, step.delay_s, self._failures.due(step, conversation, number))
 
     def _message(self, body: dict[str, Any], step: ScriptedStep) -> tuple[dict[str, Any], str]:
         if not step.calls or not (body.get("tools") or _wants_json(body)):
-            return {"role": "assistant", "content": step.text if step.text is not None else step.thought}, "stop"
+            return _said(step.text if step.text is not None else step.thought)
         if _wants_json(body):
             call = step.calls[0]
             action = {"thought": step.thought, "tool": call.tool, "arguments": call.arguments}
@@ -191,6 +198,15 @@ class ModelServer:
         ]
         text = "\n\n".join(part for part in (step.reflection, step.thought) if part)
         return {"role": "assistant", "content": text or None, "tool_calls": calls}, "tool_calls"
+
+
+def _said(text: str) -> tuple[dict[str, Any], str]:
+    return {"role": "assistant", "content": text}, "stop"
+
+
+def _summarised(users: Sequence[str]) -> int:
+    found = [int(match[1]) for text in users for match in _SUMMARISED.finditer(text)]
+    return max(found, default=0)
 
 
 def _wants_json(body: dict[str, Any]) -> bool:

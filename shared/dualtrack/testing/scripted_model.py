@@ -22,8 +22,8 @@ from dualtrack.domain.errors import (
 from dualtrack.domain.ids import new_id
 from dualtrack.domain.tool import ProposedCall
 from dualtrack.domain.usage import Usage
-from dualtrack.models.port import Decision, DecisionRequest, ModelInfo
-from dualtrack.testing.model_script import Failure, Failures, Script, ScriptedStep, echo, script_in, token_estimate
+from dualtrack.models.port import Decision, DecisionRequest, ModelInfo, Summary, SummaryRequest
+from dualtrack.testing.model_script import Failure, Failures, Script, ScriptedStep, echo, script_in, summary_of, token_estimate
 
 MODEL_NAME: Final = "scripted"
 
@@ -45,7 +45,8 @@ class ScriptedModel:
 
     Attributes:
         requests: every decision asked for, in order.
-        on_decide: called with each request before it is answered; tests use it to crash, block or look.
+        summaries: every summary asked for, in order.
+        on_decide, on_summarise: called with each request before it is answered; tests use them to crash, block or look.
     """
 
     def __init__(
@@ -54,16 +55,21 @@ class ScriptedModel:
         *,
         tracks: Sequence[str] = ("fast", "deep"),
         on_decide: Callable[[DecisionRequest], None] | None = None,
+        on_summarise: Callable[[SummaryRequest], None] | None = None,
+        context_tokens: int = 128_000,
     ) -> None:
         self._script = script if script is None or isinstance(script, Script) or callable(script) else Script.model_validate(list(script))
         self._tracks = tuple(tracks)
         self._failures = Failures()
         self.requests: list[DecisionRequest] = []
+        self.summaries: list[SummaryRequest] = []
         self.on_decide = on_decide
+        self.on_summarise = on_summarise
+        self._context_tokens = context_tokens
 
     def models(self) -> Sequence[ModelInfo]:
-        tracks = [ModelInfo(id=name, track=True, targets=(MODEL_NAME,)) for name in self._tracks]
-        return [*tracks, ModelInfo(id=MODEL_NAME, track=False, targets=(MODEL_NAME,))]
+        names = [(name, True) for name in self._tracks] + [(MODEL_NAME, False)]
+        return [ModelInfo(name, track=track, targets=(MODEL_NAME,), context_tokens=self._context_tokens) for name, track in names]
 
     def decide(self, request: DecisionRequest) -> Decision:
         self._known(request.model)
@@ -71,12 +77,7 @@ class ScriptedModel:
         if self.on_decide is not None:
             self.on_decide(request)
         started = time.monotonic()
-        step = self._script_of(request).step(len(request.steps))
-        failure = self._failures.due(step, request.task, len(request.steps))
-        if step.delay_s:
-            time.sleep(step.delay_s)
-        if failure is not None:
-            raise _ERRORS[failure](f"The script says: {failure}.")
+        step = self._step(request, request.task)
         usage = _usage(step, _context(request))
         if not step.calls:
             raise MalformedAction("The answer holds no tool call.", raw=step.text or "", model=MODEL_NAME, usage=usage)
@@ -88,6 +89,30 @@ class ScriptedModel:
             usage=usage,
             latency_s=time.monotonic() - started,
         )
+
+    def summarise(self, request: SummaryRequest) -> Summary:
+        self._known(request.context.model)
+        self.summaries.append(request)
+        if self.on_summarise is not None:
+            self.on_summarise(request)
+        started = time.monotonic()
+        step = self._step(request.context, f"summary\n{request.context.task}")
+        text = summary_of(step, _number(request.context))
+        usage = Usage(token_estimate(_context(request.context)), token_estimate(text))
+        if not text.strip():
+            raise MalformedAction("The model wrote no summary.", model=MODEL_NAME, usage=usage)
+        return Summary(text=text, model=MODEL_NAME, usage=usage, latency_s=time.monotonic() - started)
+
+    def _step(self, request: DecisionRequest, conversation: str) -> ScriptedStep:
+        """The script's step for a request, after its delay. Raises its error."""
+        number = _number(request)
+        step = self._script_of(request).step(number)
+        failure = self._failures.due(step, conversation, number)
+        if step.delay_s:
+            time.sleep(step.delay_s)
+        if failure is not None:
+            raise _ERRORS[failure](f"The script says: {failure}.")
+        return step
 
     async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
         text, usage = await self._answer(body)
@@ -165,9 +190,14 @@ def openai_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
+def _number(request: DecisionRequest) -> int:
+    """Steps so far, those that a summary stands for included."""
+    return request.summarised + len(request.steps)
+
+
 def _context(request: DecisionRequest) -> str:
     past = "".join(step.thought + "".join(call.observation for call in step.calls) + "".join(step.messages) for step in request.steps)
-    return request.system + request.task + "".join(request.messages) + past
+    return request.system + request.task + "".join(request.messages) + request.summary + past
 
 
 def _usage(step: ScriptedStep, context: str) -> Usage:
