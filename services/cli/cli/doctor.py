@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,19 +24,22 @@ def register(app: typer.Typer) -> None:
 def doctor(
     session: Session,
     job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Only what belongs to this job.")] = None,
+    objects: Annotated[bool, typer.Option(help="Look into the object store as well (reads its whole listing).")] = True,
 ) -> int:
     """Check that nothing was lost, done twice or left stuck; exit status 1 where a promise is broken.
 
-    Needs the database (DUALTRACK_DATABASE__URL, or the standalone platform's directory). Changes nothing; the platform may be
+    Needs the database and object store of the settings, or the standalone platform's directory. Changes nothing; the platform may be
     at work meanwhile.
     """
     found = []
     with backend.database(session) as database:
         from dualtrack.db.migrate import require_current
         from dualtrack.doctor.examination import examine
+        from dualtrack.doctor.objects import examine_objects
 
         require_current(database)
-        for finding in examine(database, job_id=job):
+        rows = examine(database, job_id=job)
+        for finding in chain(rows, examine_objects(database, backend.objects(session), job_id=job)) if objects else rows:
             found.append(finding)
             if not session.as_json:
                 for line in _lines(finding):

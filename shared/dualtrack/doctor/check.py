@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+FIRST: Final = 5
+"""Offenders of a check that are named."""
 
 
 class Severity(StrEnum):

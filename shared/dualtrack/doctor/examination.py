@@ -9,12 +9,11 @@ from sqlalchemy import Connection, text
 
 from dualtrack.db.engine import Database
 from dualtrack.doctor import calls, events, jobs, steps, usage
-from dualtrack.doctor.check import Check, Finding, Offender, Subject
+from dualtrack.doctor.check import FIRST, Finding, Subject
+from dualtrack.doctor.run import run
 from dualtrack.domain.errors import NotFound
 
 CHECKS: Final = (*events.CHECKS, *steps.CHECKS, *jobs.CHECKS, *calls.CHECKS, *usage.CHECKS)
-FIRST: Final = 5
-"""Offenders of a check that are named."""
 _JOB_COLUMN: Final = {Subject.JOBS: "id", Subject.STEPS: "job_id", Subject.CALLS: "job_id", Subject.EVENTS: "job_id"}
 
 
@@ -33,28 +32,10 @@ def examine(database: Database, *, job_id: str | None = None, first: int = FIRST
             raise NotFound(f"There is no job {job_id!r}.", param="job_id")
         counts = {subject: _count(tx.connection, subject, job_id) for subject in _JOB_COLUMN}
         for check in CHECKS:
-            yield _run(tx.connection, check, counts[check.subject], job_id, first)
+            yield run(tx.connection, check, counts[check.subject], job_id=job_id, first=first)
 
 
 def _count(connection: Connection, subject: Subject, job_id: str | None) -> int:
     where = "" if job_id is None else f" WHERE {_JOB_COLUMN[subject]} = :job"
     statement = f"SELECT count(*) FROM {subject.value}{where}"
     return int(connection.execute(text(statement), {} if job_id is None else {"job": job_id}).scalar_one())
-
-
-def _run(connection: Connection, check: Check, looked_at: int, job_id: str | None, first: int) -> Finding:
-    where = "" if job_id is None else " WHERE job_id = :job"
-    found = f"SELECT job_id, subject, detail FROM ({check.sql}) offenders{where}"
-    statement = text(f"WITH found AS MATERIALIZED ({found}) SELECT *, (SELECT count(*) FROM found) AS total FROM found LIMIT :first")
-    parameters: dict[str, object] = {"first": first} | ({} if job_id is None else {"job": job_id})
-    rows = connection.execute(statement, parameters).all()
-    return Finding(
-        name=check.name,
-        subject=check.subject,
-        promise=check.promise,
-        advice=check.advice,
-        severity=check.severity,
-        looked_at=looked_at,
-        count=rows[0].total if rows else 0,
-        first=tuple(Offender(row.job_id, row.subject, row.detail) for row in rows),
-    )

@@ -8,12 +8,13 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from dualtrack.domain.errors import DualtrackError, InvalidPath, ObjectMissing, StorageUnavailable
 from dualtrack.objects.keys import check_key
-from dualtrack.objects.port import ObjectInfo
+from dualtrack.objects.port import ObjectInfo, StoredObject
 from dualtrack.objects.probe import round_trip
 
 _CHUNK_BYTES: Final = 1024 * 1024
@@ -100,6 +101,16 @@ class FolderStore:
         """See `ObjectStore`."""
         with self._errors():
             yield from _walk(self._root, "", prefix)
+
+    def stored(self, prefix: str) -> Iterator[StoredObject]:
+        """See `ObjectStore`."""
+        for key in self.keys(prefix):
+            with self._errors():
+                try:
+                    status = self._path(key).stat()
+                except FileNotFoundError:  # deleted meanwhile
+                    continue
+            yield StoredObject(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
 
     def presign(self, key: str, *, filename: str, content_type: str, expires_s: int) -> str | None:
         """None: a folder has no address; the router streams the object itself."""

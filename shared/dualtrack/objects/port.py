@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import BinaryIO, Protocol
 
 
@@ -17,6 +18,17 @@ class ObjectInfo:
     key: str
     size: int
     """Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as the store's own listing shows it."""
+
+    key: str
+    size: int
+    """Bytes."""
+    modified_at: datetime
+    """When it was last put, by the store's clock; with a time zone."""
 
 
 class ObjectStore(Protocol):
@@ -49,6 +61,10 @@ class ObjectStore(Protocol):
 
     def keys(self, prefix: str) -> Iterator[str]:
         """All keys with that prefix, in order."""
+        ...
+
+    def stored(self, prefix: str) -> Iterator[StoredObject]:
+        """All objects whose keys have that prefix, in order of their keys, never held in memory together."""
         ...
 
     def presign(self, key: str, *, filename: str, content_type: str, expires_s: int) -> str | None:

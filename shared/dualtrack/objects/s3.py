@@ -16,7 +16,7 @@ from dualtrack.domain.errors import DualtrackError, ObjectMissing, StorageUnavai
 from dualtrack.faults import Fault, point
 from dualtrack.objects.disposition import attachment, safe_content_type
 from dualtrack.objects.keys import check_key
-from dualtrack.objects.port import ObjectInfo
+from dualtrack.objects.port import ObjectInfo, StoredObject
 from dualtrack.objects.probe import round_trip
 from dualtrack.objects.reading import read_up_to
 from dualtrack.settings import S3Settings
@@ -125,6 +125,10 @@ class S3Store:
 
     def keys(self, prefix: str) -> Iterator[str]:
         """See `ObjectStore`."""
+        return (found.key for found in self.stored(prefix))
+
+    def stored(self, prefix: str) -> Iterator[StoredObject]:
+        """See `ObjectStore`."""
         self.ensure()
         pages = iter(self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix))
         while True:
@@ -132,7 +136,7 @@ class S3Store:
                 page = next(pages, None)
             if page is None:
                 return
-            yield from (item["Key"] for item in page.get("Contents", ()))
+            yield from (StoredObject(item["Key"], item["Size"], item["LastModified"]) for item in page.get("Contents", ()))
 
     def presign(self, key: str, *, filename: str, content_type: str, expires_s: int) -> str | None:
         """See `ObjectStore`. The download is always an attachment: nothing a job made is shown by the store's own origin."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import BinaryIO
 
 from dualtrack.domain.errors import ObjectMissing, StorageUnavailable
 from dualtrack.objects.keys import check_key
-from dualtrack.objects.port import ObjectInfo
+from dualtrack.objects.port import ObjectInfo, StoredObject
 from dualtrack.objects.reading import read_up_to
 
 _READ_BYTES = 1024 * 1024
@@ -20,6 +21,7 @@ class MemoryStore:
 
     Attributes:
         calls: how often each method was called.
+        put_at: when each object was last put; tests make objects older by it.
         unavailable: while true, every method raises `StorageUnavailable`.
     """
 
@@ -27,6 +29,7 @@ class MemoryStore:
         self.calls: Counter[str] = Counter()
         self.unavailable = False
         self._objects: dict[str, bytes] = {}
+        self.put_at: dict[str, datetime] = {}
         self._lock = threading.Lock()
 
     def put(self, key: str, data: bytes | BinaryIO, *, content_type: str = "application/octet-stream") -> ObjectInfo:
@@ -38,6 +41,7 @@ class MemoryStore:
             data = b"".join(parts)
         with self._lock:
             self._objects[key] = data
+            self.put_at[key] = datetime.now(UTC)
         return ObjectInfo(key, len(data))
 
     def get(self, key: str) -> bytes:
@@ -64,6 +68,12 @@ class MemoryStore:
         self._called("keys")
         with self._lock:
             return iter(sorted(key for key in self._objects if key.startswith(prefix)))
+
+    def stored(self, prefix: str) -> Iterator[StoredObject]:
+        self._called("stored")
+        with self._lock:
+            found = sorted((key, len(data)) for key, data in self._objects.items() if key.startswith(prefix))
+            return iter([StoredObject(key, size, self.put_at[key]) for key, size in found])
 
     def presign(self, key: str, *, filename: str, content_type: str, expires_s: int) -> str | None:
         return None

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
+from dualtrack.db import files
 from dualtrack.db.engine import Database
-from dualtrack.doctor import examination
+from dualtrack.doctor import examination, objects, references
+from dualtrack.doctor.check import FIRST
 from dualtrack.domain.errors import NotFound
 from dualtrack.domain.job import Job
+from dualtrack.domain.limits import PlatformLimits
+from dualtrack.objects.blobs import BlobStore
+from dualtrack.objects.workspace import InputFile, WorkspaceStore
+from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.stepper import Stepper
 
-from .conftest import Make, finish, shell
+from .conftest import Make, finish, python, shell
 
 _CHECKS = {check.name: check for check in examination.CHECKS}
 
@@ -130,14 +138,89 @@ def test_damage_to_a_live_job_is_found(database: Database, ended: Job, live: Job
     assert broken(database, ended.id) == {}
 
 
+def broken_objects(database: Database, store: MemoryStore, job_id: str | None = None) -> dict[str, list[str]]:
+    found = objects.examine_objects(database, store, job_id=job_id)
+    return {finding.name: [f"{item.subject}: {item.detail}" for item in finding.first] for finding in found if not finding.holds}
+
+
+@pytest.fixture
+def kept(make: Make, store: MemoryStore, database: Database) -> Job:
+    """A job with an input file, a long observation, an artifact and two snapshots, beside another job with the same files."""
+    code = "print('x' * 5000); open('data', 'w').write('y' * 100)"
+    stepper = make([python(code), shell("echo more > more"), {"tool": "save_artifact", "arguments": {"path": "data"}}, finish()])
+    blob = BlobStore(store, stepper.tenant_id).put(b"input")
+    with database.transaction() as tx:
+        files.add(
+            tx,
+            file_id="file_1",
+            tenant_id=stepper.tenant_id,
+            filename="in",
+            size=5,
+            sha256=blob.sha256,
+            blob_key=blob.key,
+            content_type="x",
+        )
+    for _ in range(2):
+        job = stepper.run(stepper.submit(inputs=[{"file_id": "file_1"}]))
+        assert job.status == "succeeded"
+    return job
+
+
+def test_healthy_objects(database: Database, store: MemoryStore, kept: Job) -> None:
+    found = {finding.name: finding for finding in objects.examine_objects(database, store)}
+    assert [finding.name for finding in found.values() if not finding.holds] == []
+    assert found["objects.manifests"].looked_at == 2  # the second job's snapshots equal the first's
+    # input, data, more, two manifests, two observations; not the first workspace, which only its own row will name
+    assert found["objects.present"].looked_at == 7
+    one = {finding.name: finding for finding in objects.examine_objects(database, store, job_id=kept.id)}
+    assert list(one) == ["objects.manifests", "objects.present"]
+    assert one["objects.present"].looked_at == 6
+    assert all(finding.holds for finding in one.values())
+
+
+@pytest.mark.parametrize("of_one_job", [False, True])
+def test_every_missing_or_changed_object_is_found(database: Database, store: MemoryStore, kept: Job, of_one_job: bool) -> None:
+    job_id = kept.id if of_one_job else None
+    healthy = {item.key: store.get(item.key) for item in store.stored("")}
+    first = WorkspaceStore(store, kept.tenant_id, PlatformLimits()).from_inputs([InputFile("in", 5, hashlib.sha256(b"input").hexdigest())])
+    others = {key for key in healthy if f"/{kept.tenant_id}/job_" in key and kept.id not in key} if of_one_job else set()
+    for key, data in healthy.items():
+        if key in others or first in key:
+            continue
+        store.delete(key)
+        assert any(key.split("/")[-1] in line for lines in broken_objects(database, store, job_id).values() for line in lines), key
+        store.put(key, data + b"!")
+        sized = "observations/" not in key  # how long an observation is, no row tells
+        assert bool(broken_objects(database, store, job_id)) is sized
+        store.put(key, data)
+    assert broken_objects(database, store, job_id) == {}
+
+
+def test_what_nothing_refers_to_is_told_once_it_is_old(database: Database, store: MemoryStore, kept: Job) -> None:
+    key = f"observations/{kept.tenant_id}/{kept.id}/call_x/1"
+    store.put(key, b"of a lost attempt")
+    store.put("elsewhere/x", b"not ours")
+    assert broken_objects(database, store) == {}
+    for old in (key, "elsewhere/x"):
+        store.put_at[old] -= timedelta(days=2)
+    assert [line.split(":")[0] for line in broken_objects(database, store)["objects.referenced"]] == [key]
+    assert broken_objects(database, store, kept.id) == {}
+
+
+def test_the_listing_is_taken_in_pages(database: Database, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, kept: Job) -> None:
+    monkeypatch.setattr(references, "PAGE", 2)
+    assert broken_objects(database, store) == {}
+    assert broken_objects(database, store, kept.id) == {}
+
+
 def test_every_check_has_its_damage() -> None:
     assert {name for name, _ in (*ENDED, *LIVE)} == set(_CHECKS)
     assert len(_CHECKS) == len(examination.CHECKS)
 
 
 def test_only_the_first_offenders_are_named(database: Database, stepper: Stepper) -> None:
-    for _ in range(examination.FIRST + 2):
+    for _ in range(FIRST + 2):
         stepper.submit()
     damage(database, "UPDATE jobs SET due_at = NULL")
     (woken,) = (finding for finding in examination.examine(database) if finding.name == "jobs.woken")
-    assert (woken.count, len(woken.first)) == (examination.FIRST + 2, examination.FIRST)
+    assert (woken.count, len(woken.first)) == (FIRST + 2, FIRST)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import BinaryIO, cast
 
 import pytest
@@ -109,6 +110,16 @@ class ObjectStoreContract:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda name: store.put(name, b""), names))
         assert list(store.keys("many/")) == names
+        assert [found.key for found in store.stored("many/")] == names
+
+    def test_a_listing_tells_sizes_and_ages(self, store: ObjectStore) -> None:
+        before = datetime.now(UTC) - timedelta(seconds=5)  # stores may have whole seconds only
+        store.put("a/1", b"four")
+        store.put("a/2", b"")
+        store.put("b", b"x")
+        found = list(store.stored("a/"))
+        assert [(item.key, item.size) for item in found] == [("a/1", 4), ("a/2", 0)]
+        assert all(before < item.modified_at < before + timedelta(minutes=1) for item in found)
 
     @pytest.mark.parametrize(
         "key", ["", "/a", "a/", "a//b", "..", "a/../b", "./a", ".hidden", "a/.b", "a\\b", "a b", "ä", "a\x00", "a\n", "x" * 513, "y" * 201]
