@@ -7,6 +7,7 @@ from typing import Any
 
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
+from dualtrack.domain.limits import JobLimits
 from dualtrack.domain.step import Call, Step
 from dualtrack.domain.tool import Effect
 from dualtrack.domain.usage import Usage
@@ -23,7 +24,7 @@ def job(**changes: Any) -> Job:
         "phase": Phase.PLAN, "reason": None, "message": None, "answer": None, "plan": (), "step": 0, "workspace": None, "last_seq": 1,
         "attempt": 1, "tries": 1, "failures": 0, "malformed": 0, "compacted_through": 0, "verified_step": 0, "stopping": None,
         "usage": Usage(), "traceparent": "", "request_traceparent": "", "created_at": NOW, "started_at": NOW, "finished_at": None,
-        "deadline_at": NOW + timedelta(hours=1),
+        "deadline_at": NOW + timedelta(hours=1), "limits": JobLimits(),
     }  # fmt: skip
     return Job(**values | changes)
 
