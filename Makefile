@@ -48,6 +48,11 @@ env: ## Write .env for the compose stack, with random passwords (never overwrite
 bench: setup ## List the benchmarks and how to run one
 	@$(BIN)/python -m benchmarks
 
+.PHONY: bench-steps
+bench-steps: setup ## Cost of a step beside DBOS, LangGraph and Celery (installed into .venv-bench)
+	@UV_PROJECT_ENVIRONMENT=.venv-bench $(BIN)/uv sync --frozen --only-group peers --quiet --python $(BIN)/python
+	@$(BIN)/python -m benchmarks.steps
+
 .PHONY: docs
 docs: setup ## Write the generated pages (lifecycle, settings) anew
 	@$(BIN)/python scripts/lifecycle_doc.py && $(BIN)/python scripts/settings_doc.py

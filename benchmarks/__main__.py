@@ -8,7 +8,7 @@ import benchmarks
 
 def main() -> None:
     for found in pkgutil.iter_modules(benchmarks.__path__):
-        if found.name.startswith("_") or found.name == "workers":
+        if found.name.startswith("_") or found.ispkg:
             continue
         module = importlib.import_module(f"benchmarks.{found.name}")
         first = (module.__doc__ or "").strip().splitlines()[0]
