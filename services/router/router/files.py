@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import mimetypes
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -10,6 +9,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, File, Form, Path, Request, Response, UploadFile
 
 from dualtrack.db import files, idempotency
+from dualtrack.db.idempotency import RequestKey
 from dualtrack.domain.errors import InvalidPath, NotFound, TooLarge
 from dualtrack.domain.ids import is_id, new_id
 from dualtrack.domain.limits import KIB
@@ -22,7 +22,7 @@ from router.body import require_form
 from router.dependencies import ServicesDep
 from router.download import DESCRIPTION, download
 from router.errors import documented
-from router.jobs import IdempotencyKey
+from router.idempotency import IdempotencyKey, repeated
 from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, page_size
 from router.services import RouterServices
 from router.views import FileView, ListView, listed
@@ -48,7 +48,7 @@ async def _form_only(_: CallerDep, request: Request) -> None:
     summary="Upload a file",
     responses={
         **documented(408, 409, 413, 415),
-        200: {"model": FileView, "description": "This Idempotency-Key was used before: the file it made."},
+        **repeated(FileView),
         201: {"model": FileView, "description": "Stored.", "headers": {"Location": {"schema": {"type": "string"}}}},
     },
 )
@@ -83,24 +83,26 @@ def _store(services: RouterServices, file: UploadFile, tenant_id: str, idempoten
     declared = safe_content_type(file.content_type or "")
     kind = declared if file.content_type else mimetypes.guess_type(name)[0] or declared
     blob = BlobStore(services.runtime.store, tenant_id).put_file(file.file)
-    file_id = new_id("file")
+    # The form's parts are told apart by a text that every client makes up anew: only name and content are the request.
+    request = RequestKey.of(tenant_id, idempotency_key, "POST /v1/files", name, blob.sha256) if idempotency_key is not None else None
     with services.runtime.database.transaction() as tx:
-        if idempotency_key is not None:
-            fingerprint = hashlib.sha256(f"file\n{name}\n{blob.sha256}".encode()).hexdigest()
-            bound = idempotency.reserve(tx, tenant_id=tenant_id, key=idempotency_key, fingerprint=fingerprint, resource_id=file_id)
-            if bound != file_id:
-                return files.get(tx, bound, tenant_id=tenant_id), False
-        files.add(
-            tx,
-            file_id=file_id,
-            tenant_id=tenant_id,
-            filename=name,
-            size=blob.size,
-            sha256=blob.sha256,
-            blob_key=blob.key,
-            content_type=kind,
-        )
-        return files.get(tx, file_id, tenant_id=tenant_id), True
+
+        def add() -> str:
+            file_id = new_id("file")
+            files.add(
+                tx,
+                file_id=file_id,
+                tenant_id=tenant_id,
+                filename=name,
+                size=blob.size,
+                sha256=blob.sha256,
+                blob_key=blob.key,
+                content_type=kind,
+            )
+            return file_id
+
+        file_id, new = idempotency.once(tx, request, add)
+        return files.get(tx, file_id, tenant_id=tenant_id), new
 
 
 @router.get("/v1/files", summary="List files", responses=documented(), dependencies=[KNOWN_QUERY])

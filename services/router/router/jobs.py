@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Body, Path, Query, Request, Response
 from starlette.datastructures import QueryParams
 
 from dualtrack.db import jobs
@@ -17,6 +17,7 @@ from dualtrack.engine.ending import request_stop
 from router.auth import CallerDep
 from router.dependencies import ServicesDep
 from router.errors import documented
+from router.idempotency import OnceDep, repeated
 from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, page_size
 from router.text import require_clean
 from router.views import JobView, ListView, listed
@@ -24,15 +25,6 @@ from router.views import JobView, ListView, listed
 router: Final = APIRouter(tags=["jobs"])
 
 JobId = Annotated[str, Path(description="Id of a job, `job_…`.", examples=["job_01k9zq7f6e4r8s3t5v7w9x1y2z"])]
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        min_length=1,
-        max_length=255,
-        pattern=r"^[\x20-\x7e]+$",
-        description="Printable ASCII, at most 255 characters. The same key and body always give the same resource.",
-    ),
-]
 _EXAMPLES: Final = {
     "report": {
         "summary": "A report from an uploaded file",
@@ -68,7 +60,7 @@ def job_id_of(text: str) -> str:
     summary="Submit a job",
     responses={
         **documented(404, 408, 409, 413, 415),
-        200: {"model": JobView, "description": "This Idempotency-Key was used before: the job it made."},
+        **repeated(JobView),
         201: {"model": JobView, "description": "Accepted.", "headers": {"Location": {"schema": {"type": "string"}}}},
     },
 )
@@ -77,13 +69,13 @@ def submit(
     caller: CallerDep,
     services: ServicesDep,
     response: Response,
-    idempotency_key: IdempotencyKey = None,
+    once: OnceDep,
 ) -> JobView:
     """Accepted means kept: from this answer on, the job is worked on until it ends, whatever crashes."""
     require_clean(spec.model_dump())
     runtime = services.runtime
     intake.check_spec(spec, runtime.registry, [info.id for info in services.gateway.models()], runtime.limits)
-    job, new = intake.submit(runtime, tenant_id=caller.tenant_id, spec=spec, key_id=caller.key_id, idempotency_key=idempotency_key)
+    job, new = intake.submit(runtime, tenant_id=caller.tenant_id, spec=spec, key_id=caller.key_id, once=once)
     if not new:
         response.status_code = 200
     response.headers["Location"] = f"/v1/jobs/{job.id}"

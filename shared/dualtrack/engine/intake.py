@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from dualtrack.db import events, files, idempotency, jobs
+from dualtrack.db.engine import Transaction
+from dualtrack.db.idempotency import RequestKey
 from dualtrack.domain.errors import InvalidRequest, TooLarge
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.ids import new_id
@@ -44,19 +47,46 @@ def check_spec(spec: JobSpec, registry: Registry, known_models: Iterable[str], l
     registry.specs(spec.agent.tools)
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A job about to be created: its inputs are found and in the object store."""
+
+    tenant_id: str
+    spec: JobSpec
+    inputs: tuple[InputFile, ...]
+    workspace: str | None
+
+
 def submit(
-    runtime: Runtime, *, tenant_id: str, spec: JobSpec, key_id: str | None = None, idempotency_key: str | None = None
+    runtime: Runtime, *, tenant_id: str, spec: JobSpec, key_id: str | None = None, once: RequestKey | None = None
 ) -> tuple[Job, bool]:
     """Accept a job; the job, and whether it is new (False: the idempotency key's earlier one).
 
     Raises:
         NotFound: an input file that this tenant does not have.
         InvalidRequest: two inputs at the same path, or one inside the other.
-        IdempotencyMismatch: the key was used with another body.
+        IdempotencyMismatch: the key was used with another request.
         StorageUnavailable, DatabaseUnavailable: nothing was accepted.
     """
-    job_id = new_id("job")
-    fingerprint = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
+    prepared = prepare(runtime, tenant_id=tenant_id, spec=spec)
+    with runtime.database.transaction() as tx:
+        job_id, new = idempotency.once(tx, once, lambda: create(tx, runtime, prepared, key_id=key_id).id)
+        job = jobs.get(tx, job_id, tenant_id=tenant_id)
+        if new:
+            point(Fault.ROUTER_ACCEPT, job_id)
+    if new:
+        point(Fault.ROUTER_ACCEPTED, job_id)
+        doorbells.plan(runtime, job)
+        point(Fault.ROUTER_RUNG, job_id)
+    return job, new
+
+
+def prepare(runtime: Runtime, *, tenant_id: str, spec: JobSpec) -> Prepared:
+    """Find a job's inputs and make its first workspace, for `create`. Not inside a transaction; may be done in vain.
+
+    Raises:
+        NotFound, InvalidRequest, StorageUnavailable: as `submit`.
+    """
     with runtime.database.transaction() as tx:
         inputs = _inputs(
             spec, [files.get(tx, item.file_id, tenant_id=tenant_id, param=f"inputs.{n}.file_id") for n, item in enumerate(spec.inputs)]
@@ -65,31 +95,30 @@ def submit(
         update={"inputs": tuple(item.model_copy(update={"path": file.path}) for item, file in zip(spec.inputs, inputs, strict=True))}
     )
     workspace = WorkspaceStore(runtime.store, tenant_id, runtime.limits).from_inputs(inputs) if inputs else None
+    return Prepared(tenant_id, spec, tuple(inputs), workspace)
+
+
+def create(
+    tx: Transaction, runtime: Runtime, prepared: Prepared, *, key_id: str | None = None, source: Mapping[str, Any] | None = None
+) -> Job:
+    """Create a job in the caller's transaction, who rings for it once that is committed. `source`: what its first event says besides."""
+    job_id = new_id("job")
     request = tracing.traceparent()
-    with runtime.database.transaction() as tx:
-        if idempotency_key is not None:
-            bound = idempotency.reserve(tx, tenant_id=tenant_id, key=idempotency_key, fingerprint=fingerprint, resource_id=job_id)
-            if bound != job_id:
-                return jobs.get(tx, bound, tenant_id=tenant_id), False
-        jobs.create(
-            tx,
-            job_id=job_id,
-            tenant_id=tenant_id,
-            spec=spec,
-            workspace=workspace,
-            key_id=key_id,
-            traceparent=tracing.reserve(request),
-            request_traceparent=request,
-            ring_s=runtime.limits.ring_s,
-        )
-        data = spec.model_dump(mode="json") | {"inputs": [{"path": item.path, "size": item.size, "sha256": item.sha256} for item in inputs]}
-        events.append(tx, job_id, NewEvent(EventType.JOB_QUEUED, data))
-        job = jobs.get(tx, job_id)
-        point(Fault.ROUTER_ACCEPT, job_id)
-    point(Fault.ROUTER_ACCEPTED, job_id)
-    doorbells.plan(runtime, job)
-    point(Fault.ROUTER_RUNG, job_id)
-    return job, True
+    jobs.create(
+        tx,
+        job_id=job_id,
+        tenant_id=prepared.tenant_id,
+        spec=prepared.spec,
+        workspace=prepared.workspace,
+        key_id=key_id,
+        traceparent=tracing.reserve(request),
+        request_traceparent=request,
+        ring_s=runtime.limits.ring_s,
+    )
+    inputs = [{"path": item.path, "size": item.size, "sha256": item.sha256} for item in prepared.inputs]
+    data = prepared.spec.model_dump(mode="json") | {"inputs": inputs} | dict(source or {})
+    events.append(tx, job_id, NewEvent(EventType.JOB_QUEUED, data))
+    return jobs.get(tx, job_id)
 
 
 def _inputs(spec: JobSpec, stored: list[StoredFile]) -> list[InputFile]:

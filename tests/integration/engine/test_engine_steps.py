@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from dualtrack.db import steps
+from dualtrack.db.idempotency import RequestKey
 from dualtrack.domain.errors import IdempotencyMismatch
 from dualtrack.domain.events import EventType
 from dualtrack.domain.job import JobSpec
@@ -196,11 +197,12 @@ def test_an_artifact_that_is_not_there_is_an_observation(make: Make) -> None:
 def test_an_idempotency_key_gives_the_same_job(make: Make) -> None:
     stepper = make([finish()])
     spec = JobSpec(instructions="once")
-    first, new = intake.submit(stepper.runtime, tenant_id=stepper.tenant_id, spec=spec, idempotency_key="k")
-    again, repeated = intake.submit(stepper.runtime, tenant_id=stepper.tenant_id, spec=spec, idempotency_key="k")
+    key = RequestKey.of(stepper.tenant_id, "k", "one")
+    first, new = intake.submit(stepper.runtime, tenant_id=stepper.tenant_id, spec=spec, once=key)
+    again, repeated = intake.submit(stepper.runtime, tenant_id=stepper.tenant_id, spec=spec, once=key)
     assert (new, repeated, first.id) == (True, False, again.id)
     with pytest.raises(IdempotencyMismatch):
-        intake.submit(stepper.runtime, tenant_id=stepper.tenant_id, spec=JobSpec(instructions="other"), idempotency_key="k")
+        intake.submit(stepper.runtime, tenant_id=stepper.tenant_id, spec=spec, once=RequestKey.of(stepper.tenant_id, "k", "other"))
 
 
 def test_costs_add_up_exactly(make: Make) -> None:

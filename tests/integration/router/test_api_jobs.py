@@ -58,6 +58,13 @@ def test_an_idempotency_key_gives_the_same_job(client: httpx.Client) -> None:
     assert other.status_code == 409
     assert error(other)["code"] == "idempotency_key_reused"
     assert error(other)["param"] == "Idempotency-Key"
+    spaced = b'{ "instructions" :  "SAME" }'
+    bodies = [b'{"instructions":"SAME","priority":1}', b'{ "priority": 1,\n "instructions": "SAME" }']
+    answers = [
+        client.post("/v1/jobs", content=body, headers={"content-type": "application/json", "idempotency-key": "two"})
+        for body in (*bodies, spaced)
+    ]
+    assert [answer.status_code for answer in answers] == [201, 200, 409]
 
 
 def test_a_lost_ring_loses_no_job(make_api: MakeApi) -> None:
