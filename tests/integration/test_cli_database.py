@@ -87,6 +87,7 @@ def test_the_doctor_tells_what_holds_and_what_does_not(run: Run, database: Datab
             tenant_id=tenant,
             spec=JobSpec(instructions="x"),
             workspace=None,
+            key_id=None,
             traceparent="",
             request_traceparent="",
             ring_s=5,
