@@ -60,10 +60,14 @@ def broker_url(rabbitmq: RabbitBroker) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """A running PostgreSQL for the whole run: `create_database()` gives an empty database, or a copy of another one."""
+    """A running PostgreSQL for the whole run: `create_database()` gives an empty database, or a copy of another one.
+
+    A dead owner is believed dead at once, however young the server is.
+    """
+    from dualtrack.db.presence import RETURN_SETTING
     from dualtrack.testing.servers import Postgres
 
-    with Postgres() as server:
+    with Postgres(settings=[f"{RETURN_SETTING}=0"]) as server:
         yield server
 
 

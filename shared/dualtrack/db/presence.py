@@ -15,20 +15,27 @@ from typing import Final
 from sqlalchemy import Connection, text
 
 from dualtrack.db.engine import Database
+from dualtrack.domain.limits import PRESENCE_RETURN_S
 
 _LOG: Final = logging.getLogger(__name__)
 
 # pg_locks shows a bigint advisory key as classid (high half) and objid (low half), objsubid 1
 # (PostgreSQL manual, "pg_locks").
-_HOLDER_SQL: Final = """SELECT {columns} FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
-    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND l.classid::bigint = ({owner} >> 32) AND l.objid::bigint = ({owner} & 4294967295)"""
-DEAD_OWNER_SQL: Final = "NOT EXISTS (" + _HOLDER_SQL.replace("{columns}", "1") + ")"
+_HELD_SQL: Final = """SELECT {columns} FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+_KEY_SQL: Final = "(l.classid::bigint << 32 | l.objid::bigint)"
+# A server that has just been restarted has no session lock of anybody: the living are given time to take theirs again. Otherwise all work
+# under way would be done twice, at once. The database's own setting of that name wins; the tests use it.
+RETURN_SETTING: Final = "dualtrack.presence_return_s"
+_SETTLED_SQL: Final = f"""clock_timestamp() > pg_postmaster_start_time() + make_interval(
+    secs => coalesce(nullif(current_setting('{RETURN_SETTING}', true), ''), '{PRESENCE_RETURN_S}')::float)"""
+# The keys of the living are read once for a statement, not once for each row: the subselect names nothing of the row.
+DEAD_OWNER_SQL: Final = f"({_SETTLED_SQL} AND {{owner}} NOT IN ({_HELD_SQL.format(columns=_KEY_SQL)}))"
 _RETRY_S: Final = 0.1
 _TAKE_SQL: Final = text("SELECT pg_try_advisory_lock(:key)")
 # The server may still hold the lock for a session whose network is gone; that session is ours, and of no use any more.
 _EVICT_SQL: Final = text(
-    _HOLDER_SQL.format(columns="pg_terminate_backend(l.pid)", owner="CAST(:key AS bigint)") + " AND l.pid <> pg_backend_pid()"
+    _HELD_SQL.format(columns="pg_terminate_backend(l.pid)") + f" AND {_KEY_SQL} = CAST(:key AS bigint) AND l.pid <> pg_backend_pid()"
 )
 
 

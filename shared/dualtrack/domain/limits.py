@@ -22,6 +22,10 @@ Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+PRESENCE_RETURN_S = 6.0
+"""After a start of the database server, workers have this long to come back before a missing session lock means death."""
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 

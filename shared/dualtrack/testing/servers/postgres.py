@@ -8,6 +8,7 @@ import secrets
 import signal
 import stat
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -37,10 +38,14 @@ def postgres_binaries() -> Path:
 class Postgres(Server):
     """A server with UTF-8 databases on a port of 127.0.0.1, without passwords. Started by root, it runs as the user `nobody`."""
 
-    def __init__(self, *, durable: bool = False) -> None:
-        """`durable`: fsync on, as in production; off, everything is several times faster and only a power failure would tell."""
+    def __init__(self, *, durable: bool = False, settings: Sequence[str] = ()) -> None:
+        """`durable`: fsync on, as in production; off, everything is several times faster and only a power failure would tell.
+
+        `settings`: further settings of the server, `name=value`.
+        """
         super().__init__("postgres")
         self._durable = durable
+        self._settings = tuple(settings)
         (self.port,) = free_ports(1)
         self._process: ServerProcess | None = None
         self._user: tuple[int, int] | None = None
@@ -57,7 +62,7 @@ class Postgres(Server):
         data = self.folder / "data"
         if not (data / "PG_VERSION").exists():
             self._initialise(data)
-        settings = [*_SETTINGS, *(() if self._durable else _UNSAFE_BUT_FAST)]
+        settings = [*_SETTINGS, *(() if self._durable else _UNSAFE_BUT_FAST), *self._settings]
         arguments = [argument for setting in settings for argument in ("-c", setting)]
         self._process = ServerProcess(
             "postgres",
