@@ -30,7 +30,7 @@ from dualtrack.queues.port import Doorbell
 from dualtrack.queues.publisher import Publisher
 from dualtrack.settings import ENV_PREFIX, OTHER_VARIABLES, Settings
 from dualtrack.telemetry import logs, tracing
-from dualtrack.tools.registry import Registry
+from dualtrack.tools.factory import open_registry
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -84,13 +84,14 @@ def _all_names() -> list[str]:
 def open_runtime(settings: Settings, service: str, doorbell: Doorbell | None = None) -> Runtime:
     """What every service works with; the doorbell is RabbitMQ unless one is given. Nothing is connected before its first use."""
     faults.arm(os.environ)
+    allow = AllowList.parse(settings.net.allow)
     return Runtime(
         database=Database(settings.database, application=f"dualtrack-{service}"),
         doorbell=doorbell if doorbell is not None else Publisher(settings.broker),
         store=open_store(settings.objects),
-        registry=Registry(),
+        registry=open_registry(settings.tools, allow),
         limits=settings.limits,
-        allow=AllowList.parse(settings.net.allow),
+        allow=allow,
     )
 
 

@@ -163,6 +163,16 @@ class RouterSettings(_Section):
     )
 
 
+class ToolSettings(_Section):
+    """Tools that reach out of the platform."""
+
+    http_hosts: list[str] = Field(
+        default_factory=list,
+        description='Hosts that agents may call by the tool `http_request`, as JSON: `["api.example.com", "*.example.com:8443"]`; '
+        "empty: there is no such tool.",
+    )
+
+
 class NetSettings(_Section):
     """Requests to addresses that users name: webhooks, tools. Only public addresses can be reached, by http and https, without a proxy."""
 
@@ -207,6 +217,7 @@ class Settings(BaseSettings):
     telemetry: TelemetrySettings = TelemetrySettings()
     router: RouterSettings = RouterSettings()
     net: NetSettings = NetSettings()
+    tools: ToolSettings = ToolSettings()
     workers: WorkerSettings = WorkerSettings()
     limits: PlatformLimits = PlatformLimits()
 

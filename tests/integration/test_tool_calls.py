@@ -49,7 +49,7 @@ def call(sandbox: Sandbox, workspace: Path) -> Call:
     def call(name: str, **arguments: Any) -> ToolResult:
         tool = registry.tool(name)
         assert registry.validate(tool.spec, arguments) is None
-        return tool.run(arguments, ToolContext(workspace, sandbox, PlatformLimits(), threading.Event(), missing))
+        return tool.run(arguments, ToolContext(workspace, sandbox, PlatformLimits(), threading.Event(), missing, "call_0"))
 
     return call
 

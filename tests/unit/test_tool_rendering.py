@@ -25,7 +25,7 @@ def context(*answers: object, limits: PlatformLimits = LIMITS, observations: dic
             raise NotFound("no such call")
         return (observations or {})[call_id]
 
-    return ToolContext(Path("/nowhere"), FakeSandbox(answers), limits, threading.Event(), read)  # type: ignore[arg-type]
+    return ToolContext(Path("/nowhere"), FakeSandbox(answers), limits, threading.Event(), read, "call_0")  # type: ignore[arg-type]
 
 
 def outcome(stopped: Ended | None, exit_code: int | None, *, out_of_memory: bool = False) -> Outcome:
@@ -194,7 +194,7 @@ def test_a_long_result_that_is_gone_is_told_without_its_key() -> None:
     def read(call_id: str) -> str:
         raise ObjectMissing(f"There is no object 'observations/ten_1/{call_id}'.")
 
-    given = ToolContext(Path("/nowhere"), FakeSandbox(), LIMITS, threading.Event(), read)
+    given = ToolContext(Path("/nowhere"), FakeSandbox(), LIMITS, threading.Event(), read, "call_0")
     observation = registry.tool("read_artifact").run({"call_id": "call_1"}, given).observation
     assert observation.ok is False
     assert observation.text == "The long result of call 'call_1' is missing from the object store: make the call again."

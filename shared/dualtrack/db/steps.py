@@ -92,6 +92,17 @@ def settle(tx: Transaction, call_id: str, attempt: int, values: Mapping[str, Any
         raise StaleAttempt(f"call {call_id}: attempt {attempt} was taken over")
 
 
+def intend(tx: Transaction, call_id: str, attempt: int) -> None:
+    """Write down that an external call is about to be made: from here on it may have happened.
+
+    Raises:
+        StaleAttempt: a newer attempt owns the call.
+    """
+    ours = (calls.c.id == call_id) & (calls.c.attempt == attempt) & (calls.c.status == CallStatus.RUNNING)
+    if tx.connection.execute(update(calls).where(ours).values(intent_at=func.now())).rowcount != 1:
+        raise StaleAttempt(f"call {call_id}: attempt {attempt} was taken over")
+
+
 def open_calls(tx: Transaction, job_id: str) -> list[Call]:
     """Calls that have not ended, in order. Under the job's row lock this is the join's truth."""
     statement = select(calls).where(calls.c.job_id == job_id, calls.c.status.in_([CallStatus.PENDING, CallStatus.RUNNING]))

@@ -13,7 +13,7 @@ from dualtrack.domain.errors import InvalidPath
 from dualtrack.domain.lifecycle import JobStatus, Phase
 from dualtrack.domain.limits import JobLimits
 from dualtrack.domain.paths import workspace_path
-from dualtrack.domain.tool import FINISH_TOOL, PLAN_TOOL, SAVE_TOOL
+from dualtrack.domain.tool import FINISH_TOOL, PLAN_TOOL, SAVE_TOOL, OnUnknown
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Hold
 
@@ -47,6 +47,9 @@ class AgentProfile(_Frozen):
     model: Name = Field("deep", description="A track or a configured model.")
     tools: tuple[Name, ...] = Field(
         DEFAULT_AGENT_TOOLS, min_length=1, max_length=64, description="Tools on offer; `finish` is always one of them."
+    )
+    on_unknown: OnUnknown = Field(
+        OnUnknown.TELL, description="What becomes of an external call of which nobody knows whether it happened: tell, ask, retry or fail."
     )
     system_prompt: str | None = Field(None, max_length=50_000, description="Standing orders instead of the built-in ones.")
 

@@ -15,6 +15,7 @@ class Reason(StrEnum):
     WAITED_TOO_LONG = "waited_too_long"
     NO_PROGRESS = "no_progress"
     MALFORMED_ACTIONS = "malformed_actions"
+    OUTCOME_UNKNOWN = "outcome_unknown"
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"
     GAVE_UP = "agent_gave_up"
     CANCELLED = "cancelled"

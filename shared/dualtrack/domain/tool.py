@@ -27,6 +27,19 @@ class Effect(StrEnum):
     """Changes the job itself (`update_plan`, `finish`): carried out by the planner as it records the decision."""
 
 
+class OnUnknown(StrEnum):
+    """What becomes of an external call of which nobody knows whether it happened (its worker died, its answer never came)."""
+
+    TELL = "tell"
+    """the agent is told, and decides itself what to look at"""
+    ASK = "ask"
+    """a person is asked; the job waits"""
+    RETRY = "retry"
+    """it is made again, under the same idempotency key: for services that honour one"""
+    FAIL = "fail"
+    """the job fails"""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
     """A tool on offer: what the model is told, and what the engine must know."""

@@ -34,9 +34,10 @@ from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
 from dualtrack.domain.text import storable
 from dualtrack.domain.tool import Effect, Observation
-from dualtrack.engine import flow, observations
+from dualtrack.engine import flow, ledger, observations
 from dualtrack.engine.ending import end_job, finish_stop
 from dualtrack.engine.leases import Lease
+from dualtrack.engine.recording import persistently
 from dualtrack.engine.runtime import WorkerRuntime
 from dualtrack.faults import Fault, point
 from dualtrack.objects.workdirs import Workdirs
@@ -102,6 +103,8 @@ class Executor:
             if job.stopping is not None:
                 self._stop(tx, job, call)
                 return None
+            if ledger.in_doubt(call) and not ledger.resolve(tx, self._runtime, job, call):
+                return None
             if call.tries > self._runtime.limits.attempts:
                 message = f"{call.tool} ({call.id}) was tried {call.tries - 1} times and never recorded; see call.retrying events and logs."
                 end_job(tx, job.id, JobStatus.FAILED, reason=Reason.ATTEMPTS_EXHAUSTED, message=message)
@@ -128,7 +131,7 @@ class Executor:
                 done = self._work(job, call, lease)
                 if not done.result.observation.ok:
                     span.set_status(Status(StatusCode.ERROR, "the command failed"))
-                self._settle(job, call, lease, done)
+                persistently(lambda: self._settle(job, call, lease, done), lease, self._runtime.limits.lease_s)
             except (StaleAttempt, DatabaseUnavailable):
                 raise
             except DualtrackError as error:
@@ -162,8 +165,11 @@ class Executor:
                 limits=self._runtime.limits,
                 cancel=lease.cancel,
                 read_observation=lambda call_id: observations.read(self._runtime, job.id, call_id),
+                idempotency_key=call.id,
             )
             point(Fault.EXECUTOR_EFFECT, job.id)
+            if call.effect is Effect.EXTERNAL:
+                ledger.begin(self._runtime, call)
             result = tool.run(call.arguments, context)
             point(Fault.EXECUTOR_EFFECTED, job.id)
             workspace = job.workspace
@@ -265,6 +271,8 @@ class Executor:
 
         `seen`: what the command had said until then.
         """
+        if not seen and ledger.in_doubt(steps.call(tx, call.id)):
+            seen = ledger.TOLD
         preview = observations.preview(storable(seen), call.id, self._runtime.limits.observation_chars)
         steps.settle(tx, call.id, call.attempt, {"status": CallStatus.CANCELLED.value, "preview": preview})
         data = {"call_id": call.id, "step": call.step, "tool": call.tool, "observation": preview}
@@ -281,9 +289,12 @@ class Executor:
             if now.stopping is not None:
                 self._stop(tx, now, call)
                 return
+            if ledger.may_have_happened(tx, call, error) and not ledger.resolve(tx, self._runtime, now, call):
+                return
             pause = backoff(failures, self._runtime.limits)
             due = func.now() + timedelta(seconds=pause)
             values = {"status": CallStatus.PENDING.value, "due_at": due, "not_before": due, "tries": 0, "failures": failures}
+            values["intent_at"] = None
             steps.settle(tx, call.id, call.attempt, values)
             if gives_up(error, failures, self._runtime.limits):
                 end_job(tx, job.id, JobStatus.FAILED, reason=error.code, message=error.message)

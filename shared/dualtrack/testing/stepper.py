@@ -68,10 +68,17 @@ class Stepper:
     """A planner, an executor and a scheduler over real PostgreSQL, run by hand."""
 
     def __init__(
-        self, database: Database, store: ObjectStore, gateway: ModelGateway, sandbox: Sandbox, workdirs: Workdirs, limits: PlatformLimits
+        self,
+        database: Database,
+        store: ObjectStore,
+        gateway: ModelGateway,
+        sandbox: Sandbox,
+        workdirs: Workdirs,
+        limits: PlatformLimits,
+        registry: Registry | None = None,
     ) -> None:
         self.doorbell = RecordingDoorbell()
-        self.runtime = Runtime(database, self.doorbell, store, Registry(), limits)
+        self.runtime = Runtime(database, self.doorbell, store, registry or Registry(), limits)
         self.presence = Presence(database, check_s=limits.heartbeat_s)
         self.leases = Leases(database, self.presence, limits)
         worker = WorkerRuntime(self.runtime, self.presence, self.leases)

@@ -25,6 +25,8 @@ class ToolContext:
     """Set when the job was cancelled or the claim was lost: stop at once."""
     read_observation: Callable[[str], str]
     """The full text of an earlier call's observation by its call id (of this job only). Raises `NotFound`."""
+    idempotency_key: str
+    """The same for every attempt of this call, and for no other call: an external tool passes it on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,9 @@ class Tool(Protocol):
 
     `run` never raises for what the *command* did (that is an observation with `ok=False`), only for our machinery
     (`SandboxFailed`, `StorageUnavailable`).
+
+    An external tool's call is written down as begun before `run`. When it raises, an `OutgoingError` that was not `sent` means that
+    it surely did nothing and is tried again; after anything else nobody knows: the call's outcome is unknown (`engine.ledger`).
     """
 
     @property

@@ -15,7 +15,7 @@ from dualtrack.tools.python import ExecutePython
 from dualtrack.tools.search import SearchFiles
 from dualtrack.tools.shell import Check, Shell
 
-_TOOLS: Final[tuple[Tool, ...]] = (
+TOOLS: Final[tuple[Tool, ...]] = (
     ExecutePython(),
     Shell(),
     ReadFile(),
@@ -33,7 +33,7 @@ _SHOWN_CHARS: Final = 200
 class Registry:
     """All tools of the platform. Immutable, thread-safe."""
 
-    def __init__(self, tools: Iterable[Tool] = _TOOLS, *, internal: Iterable[Tool] = (Check(),)) -> None:
+    def __init__(self, tools: Iterable[Tool] = TOOLS, *, internal: Iterable[Tool] = (Check(),)) -> None:
         """Takes the executable tools on offer, and those that only the engine calls."""
         offered = tuple(tools)
         self._tools = {tool.spec.name: tool for tool in (*offered, *internal)}

@@ -27,6 +27,7 @@ from dualtrack.settings import DatabaseSettings, SandboxSettings
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.testing.stepper import Stepper
+from dualtrack.tools.registry import Registry
 
 Make = Callable[..., Stepper]
 
@@ -95,11 +96,11 @@ def store() -> MemoryStore:
 def make(database: Database, store: MemoryStore, sandbox: CountingSandbox, scratch: Path) -> Iterator[Make]:
     stack = []
 
-    def build(gateway: ModelGateway | list[dict[str, Any]], **limits: Any) -> Stepper:
+    def build(gateway: ModelGateway | list[dict[str, Any]], registry: Registry | None = None, **limits: Any) -> Stepper:
         model = ScriptedModel(gateway) if isinstance(gateway, list) else gateway
         workdirs = Workdirs(SandboxSettings(workspaces=scratch))
         workdirs.__enter__()
-        stepper = Stepper(database, store, model, sandbox, workdirs, PlatformLimits(heartbeat_s=0.1, **limits))
+        stepper = Stepper(database, store, model, sandbox, workdirs, PlatformLimits(heartbeat_s=0.1, **limits), registry)
         present = stepper.present()
         present.__enter__()
         stack.append((workdirs, present))

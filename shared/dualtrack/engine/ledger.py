@@ -1,0 +1,83 @@
+"""The ledger of external calls: intent, idempotency key, outcome; and what becomes of a call of which nobody knows whether it happened.
+
+The intent is committed before anything leaves the platform. So a call without one surely did not happen and is simply made; one with
+an intent and no outcome, met again after a crash or a lost answer, is in doubt and never silently made twice.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dualtrack.db import events, steps
+from dualtrack.db.engine import Transaction
+from dualtrack.domain.errors import DualtrackError, OutgoingError
+from dualtrack.domain.events import EventType, NewEvent
+from dualtrack.domain.job import Job
+from dualtrack.domain.lifecycle import CallStatus, JobStatus
+from dualtrack.domain.reasons import Reason
+from dualtrack.domain.step import Call
+from dualtrack.domain.tool import Effect, OnUnknown
+from dualtrack.domain.waiting import ApprovalKind, Held
+from dualtrack.engine import approvals, flow
+from dualtrack.engine.ending import end_job
+from dualtrack.engine.runtime import Runtime
+
+UNKNOWN: Final = "unknown"
+"""`details.outcome` of a call that ended in doubt."""
+TOLD: Final = (
+    "Outcome unknown: the call was begun, but its answer never came (a worker died, or the connection broke). "
+    "It may or may not have happened: find out before you do it again."
+)
+_ASKED: Final = "The call was begun, but its answer never came. Did it happen?"
+
+
+def begin(runtime: Runtime, call: Call) -> None:
+    """Commit the intent of a claimed external call. Raises `StaleAttempt` when it was taken over meanwhile."""
+    with runtime.database.transaction() as tx:
+        steps.intend(tx, call.id, call.attempt)
+
+
+def in_doubt(call: Call) -> bool:
+    """Whether a call that has no outcome may have happened."""
+    return call.effect is Effect.EXTERNAL and call.intent_at is not None
+
+
+def may_have_happened(tx: Transaction, call: Call, error: DualtrackError) -> bool:
+    """Whether an external call may have happened although it raised."""
+    if call.effect is not Effect.EXTERNAL or (isinstance(error, OutgoingError) and not error.sent):
+        return False
+    return steps.call(tx, call.id).intent_at is not None
+
+
+def resolve(tx: Transaction, runtime: Runtime, job: Job, call: Call) -> bool:
+    """Decide by the agent's policy what becomes of a call in doubt, claimed in this attempt, under the job's row lock.
+
+    True: it is to be made again, under the same idempotency key. Otherwise it is settled, or held until a person says what happened.
+    """
+    policy = job.spec.agent.on_unknown
+    data = {"call_id": call.id, "step": call.step, "tool": call.tool, "attempt": call.attempt, "policy": policy.value}
+    events.append(tx, job.id, NewEvent(EventType.CALL_IN_DOUBT, data))
+    if policy is OnUnknown.RETRY:
+        return True
+    if policy is OnUnknown.ASK:
+        steps.settle(
+            tx, call.id, call.attempt, {"status": CallStatus.PENDING.value, "due_at": None, "held": Held.UNKNOWN.value, "tries": 0}
+        )
+        approvals.request(tx, runtime, job, call, ApprovalKind.UNKNOWN, message=_ASKED)
+        flow.go_on(tx, runtime, job)
+        return False
+    settle_unknown(tx, job, call)
+    if policy is OnUnknown.FAIL:
+        message = f"Nobody knows whether {call.tool} ({call.id}) happened, and the agent's on_unknown is fail."
+        end_job(tx, job.id, JobStatus.FAILED, reason=Reason.OUTCOME_UNKNOWN, message=message)
+    else:
+        flow.go_on(tx, runtime, job)
+    return False
+
+
+def settle_unknown(tx: Transaction, job: Job, call: Call) -> None:
+    """Write the outcome "unknown" of a claimed call."""
+    details = {"outcome": UNKNOWN}
+    steps.settle(tx, call.id, call.attempt, {"status": CallStatus.FAILED.value, "ok": False, "preview": TOLD, "details": details})
+    data = {"call_id": call.id, "step": call.step, "tool": call.tool, "ok": False, "observation": TOLD, "attempt": call.attempt}
+    events.append(tx, job.id, NewEvent(EventType.CALL_FINISHED, data | {"details": details}))

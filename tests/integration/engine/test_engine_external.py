@@ -1,0 +1,185 @@
+"""External calls: made once, and never silently again when nobody knows whether they happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from dualtrack.domain.errors import AnswerBroken, HostUnreachable, StorageUnavailable
+from dualtrack.domain.job import Job
+from dualtrack.domain.lifecycle import CallStatus, JobStatus
+from dualtrack.domain.step import Call
+from dualtrack.domain.tool import Effect, Observation, ToolSpec
+from dualtrack.domain.waiting import Held
+from dualtrack.testing.objects import MemoryStore
+from dualtrack.testing.stepper import Stepper
+from dualtrack.tools.port import ToolContext, ToolResult
+from dualtrack.tools.registry import TOOLS, Registry
+from dualtrack.tools.schema import schema
+
+from .conftest import Make, finish, types
+
+PAY = {"tool": "pay", "arguments": {}}
+AGENT = {"tools": ["pay", "finish"]}
+
+
+class Pay:
+    """Changes the world; the witness of how often is `keys`."""
+
+    spec = ToolSpec("pay", "Pay.", schema({}), Effect.EXTERNAL)
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.then: Callable[[], None] = lambda: None
+        self.before: Callable[[], None] = lambda: None
+
+    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        self.before()
+        self.keys.append(context.idempotency_key)
+        self.then()
+        return ToolResult(Observation(ok=True, text="paid"))
+
+
+@pytest.fixture
+def pay() -> Pay:
+    return Pay()
+
+
+@pytest.fixture
+def stepper(make: Make, pay: Pay) -> Stepper:
+    return make([PAY, finish()], registry=Registry((*TOOLS, pay)))
+
+
+def only_call(stepper: Stepper, job: Job) -> Call:
+    return stepper.steps(job)[0].calls[0]
+
+
+def once(act: Callable[[], None]) -> Callable[[], None]:
+    """`act`, the first time."""
+    left = [act]
+    return lambda: left.pop()() if left else None
+
+
+def take_over(stepper: Stepper, job: Job) -> Callable[[], None]:
+    """The executor is frozen for longer than its lease, and a second one comes."""
+
+    def act() -> None:
+        stepper.leases_run_out()
+        stepper.executor.run(only_call(stepper, job).id)
+
+    return once(act)
+
+
+def breaks(error: Exception) -> Callable[[], None]:
+    def act() -> None:
+        raise error
+
+    return once(act)
+
+
+def test_a_call_is_made_once_under_its_own_id(stepper: Stepper, pay: Pay) -> None:
+    job = stepper.submit(agent=AGENT)
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+    call = only_call(stepper, job)
+    assert pay.keys == [call.id]
+    assert (call.status, call.preview) == (CallStatus.SUCCEEDED, "paid")
+    assert call.intent_at is not None
+
+
+def test_a_call_in_doubt_is_told_to_the_agent_and_not_made_again(stepper: Stepper, pay: Pay) -> None:
+    job = stepper.submit(agent=AGENT)
+    pay.then = take_over(stepper, job)
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+    call = only_call(stepper, job)
+    assert len(pay.keys) == 1
+    assert (call.ok, call.details) == (False, {"outcome": "unknown"})
+    assert "may or may not have happened" in call.preview
+    assert types(stepper, job).count("call.in_doubt") == 1
+    assert types(stepper, job).count("call.finished") == 2  # this one and `finish`
+
+
+def test_an_answer_that_never_came_is_a_doubt_too(stepper: Stepper, pay: Pay) -> None:
+    job = stepper.submit(agent=AGENT)
+    pay.then = breaks(AnswerBroken("cut off"))
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+    assert len(pay.keys) == 1
+    assert only_call(stepper, job).details == {"outcome": "unknown"}
+
+
+@pytest.mark.parametrize("error", [AnswerBroken("cut off"), RuntimeError("a fault of the tool")])
+def test_with_retry_it_is_made_again_under_the_same_key(stepper: Stepper, pay: Pay, error: Exception) -> None:
+    job = stepper.submit(agent=AGENT | {"on_unknown": "retry"})
+    pay.then = breaks(error)
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+    call = only_call(stepper, job)
+    assert pay.keys == [call.id, call.id]
+    assert call.preview == "paid"
+
+
+def test_with_fail_the_job_fails(stepper: Stepper, pay: Pay) -> None:
+    job = stepper.submit(agent=AGENT | {"on_unknown": "fail"})
+    pay.then = breaks(AnswerBroken("cut off"))
+    ended = stepper.run(job)
+    assert (ended.status, ended.reason) == (JobStatus.FAILED, "outcome_unknown")
+    assert len(pay.keys) == 1
+
+
+def test_with_ask_the_job_waits_for_a_person(stepper: Stepper, pay: Pay) -> None:
+    job = stepper.submit(agent=AGENT | {"on_unknown": "ask"})
+    pay.then = take_over(stepper, job)
+    while stepper.ring():
+        pass
+    stepper.time_passes()
+    stepper.scheduler.tick()
+    waiting = stepper.job(job)
+    assert (waiting.status, waiting.reason) == (JobStatus.WAITING, "approval")
+    assert only_call(stepper, job).held is Held.UNKNOWN
+    assert not stepper.doorbell.rings
+    assert len(pay.keys) == 1
+    assert "approval.requested" in types(stepper, job)
+
+
+def test_what_surely_did_not_happen_is_simply_done_again(stepper: Stepper, pay: Pay) -> None:
+    job = stepper.submit(agent=AGENT)
+    pay.before = breaks(HostUnreachable("no route"))
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+    assert len(pay.keys) == 1
+    assert only_call(stepper, job).preview == "paid"
+    assert "call.in_doubt" not in types(stepper, job)
+
+
+def test_a_failure_before_the_intent_leaves_no_doubt(stepper: Stepper, pay: Pay, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workspace can't be restored: the call has not been begun."""
+    from dualtrack.objects.workspace import WorkspaceStore
+
+    job = stepper.submit(agent=AGENT)
+    restore = WorkspaceStore.restore
+    fails = breaks(StorageUnavailable("away"))
+
+    def failing(self: WorkspaceStore, *arguments: Any, **more: Any) -> Any:
+        fails()
+        return restore(self, *arguments, **more)
+
+    monkeypatch.setattr(WorkspaceStore, "restore", failing)
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+    assert len(pay.keys) == 1
+    assert only_call(stepper, job).preview == "paid"
+
+
+def test_a_job_cancelled_during_a_call_says_that_it_may_have_happened(stepper: Stepper, pay: Pay) -> None:
+    from .conftest import cancel
+
+    job = stepper.submit(agent=AGENT)
+
+    def stop() -> None:
+        cancel(stepper, job)
+        raise AnswerBroken("stopped while its request was under way: it may have been carried out")
+
+    pay.then = once(stop)
+    assert stepper.run(job).status is JobStatus.CANCELLED
+    call = only_call(stepper, job)
+    assert call.status is CallStatus.CANCELLED
+    assert "may or may not have happened" in call.preview
+    assert len(pay.keys) == 1
