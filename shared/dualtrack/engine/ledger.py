@@ -18,7 +18,7 @@ from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
 from dualtrack.domain.tool import Effect, OnUnknown
 from dualtrack.domain.waiting import ApprovalKind, Held
-from dualtrack.engine import approvals, flow
+from dualtrack.engine import flow
 from dualtrack.engine.ending import end_job
 from dualtrack.engine.runtime import Runtime
 
@@ -63,6 +63,8 @@ def resolve(tx: Transaction, runtime: Runtime, job: Job, call: Call) -> bool:
         steps.settle(
             tx, call.id, call.attempt, {"status": CallStatus.PENDING.value, "due_at": None, "held": Held.UNKNOWN.value, "tries": 0}
         )
+        from dualtrack.engine import approvals
+
         approvals.request(tx, runtime, job, call, ApprovalKind.UNKNOWN, message=_ASKED)
         flow.go_on(tx, runtime, job)
         return False
