@@ -100,7 +100,9 @@ def test_every_answer_is_an_observation_and_no_redirect_is_followed(tool: HttpRe
     assert len(server.seen) == 1
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.2:1/", "http://127.0.0.1/", "http://other.example.org/", "ftp://127.0.0.1/", "http://a@b/"])
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.2:1/", "http://127.0.0.1/", "http://other.example.org/", "ftp://127.0.0.1/", "http://a@b/"]
+)
 def test_only_the_hosts_that_were_named_are_called(tool: HttpRequest, server: Server, url: str) -> None:
     result = tool.run({"url": url, "method": "POST"}, context())
     assert result.observation.ok is False

@@ -49,7 +49,7 @@ class AgentProfile(_Frozen):
         DEFAULT_AGENT_TOOLS, min_length=1, max_length=64, description="Tools on offer; `finish` is always one of them."
     )
     on_unknown: OnUnknown = Field(
-        OnUnknown.TELL, description="What becomes of an external call of which nobody knows whether it happened: tell, ask, retry or fail."
+        OnUnknown.TELL, description="What becomes of an external call of which nobody knows whether it happened: tell, retry or fail."
     )
     system_prompt: str | None = Field(None, max_length=50_000, description="Standing orders instead of the built-in ones.")
 

@@ -32,8 +32,6 @@ class OnUnknown(StrEnum):
 
     TELL = "tell"
     """the agent is told, and decides itself what to look at"""
-    ASK = "ask"
-    """a person is asked; the job waits"""
     RETRY = "retry"
     """it is made again, under the same idempotency key: for services that honour one"""
     FAIL = "fail"

@@ -12,7 +12,6 @@ from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.domain.step import Call
 from dualtrack.domain.tool import Effect, Observation, ToolSpec
-from dualtrack.domain.waiting import Held
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.stepper import Stepper
 from dualtrack.tools.port import ToolContext, ToolResult
@@ -126,21 +125,6 @@ def test_with_fail_the_job_fails(stepper: Stepper, pay: Pay) -> None:
     assert len(pay.keys) == 1
 
 
-def test_with_ask_the_job_waits_for_a_person(stepper: Stepper, pay: Pay) -> None:
-    job = stepper.submit(agent=AGENT | {"on_unknown": "ask"})
-    pay.then = take_over(stepper, job)
-    while stepper.ring():
-        pass
-    stepper.time_passes()
-    stepper.scheduler.tick()
-    waiting = stepper.job(job)
-    assert (waiting.status, waiting.reason) == (JobStatus.WAITING, "approval")
-    assert only_call(stepper, job).held is Held.UNKNOWN
-    assert not stepper.doorbell.rings
-    assert len(pay.keys) == 1
-    assert "approval.requested" in types(stepper, job)
-
-
 def test_what_surely_did_not_happen_is_simply_done_again(stepper: Stepper, pay: Pay) -> None:
     job = stepper.submit(agent=AGENT)
     pay.before = breaks(HostUnreachable("no route"))
@@ -150,7 +134,9 @@ def test_what_surely_did_not_happen_is_simply_done_again(stepper: Stepper, pay: 
     assert "call.in_doubt" not in types(stepper, job)
 
 
-def test_a_failure_before_the_intent_leaves_no_doubt(stepper: Stepper, pay: Pay, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_before_the_intent_leaves_no_doubt(
+    stepper: Stepper, pay: Pay, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The workspace can't be restored: the call has not been begun."""
     from dualtrack.objects.workspace import WorkspaceStore
 
