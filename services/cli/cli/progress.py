@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from cli.arguments import essential
 from cli.text import clock, duration, moment, money, one_line, preview, size
+from cli.told import TELLERS
 
 _WIDTH: Final = 100
 _PREVIEW_LINES: Final = 6
@@ -99,6 +100,8 @@ class JobProgress:
             self.step = max(self.step, data["step"])
         if kind in _ENDS:
             return self._ended(_ENDS[kind], data)
+        if kind in TELLERS:
+            return [self._line(*TELLERS[kind](data))]
         tell = self._tellers.get(kind)
         # An event of a newer server is named rather than hidden.
         return [self._line(one_line(kind, 60))] if tell is None else tell(data)

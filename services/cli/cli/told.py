@@ -1,0 +1,53 @@
+"""What events are worth a line of their own text, whatever else is shown: waits, people's decisions, children, doubts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from cli.text import one_line
+
+Told = tuple[str, str]
+"""A line and its style."""
+_YELLOW: Final = "yellow"
+
+
+def _word(data: Mapping[str, Any], name: str, default: str = "?", most: int = 80) -> str:
+    return one_line(data.get(name) if data.get(name) is not None else default, most)
+
+
+def _waiting(data: Mapping[str, Any]) -> Told:
+    return f"waiting ({_word(data, 'reason')}): {_word(data, 'message', '', 300)}".rstrip(": "), "bold yellow"
+
+
+def _asked(data: Mapping[str, Any]) -> Told:
+    kind = data.get("kind")
+    if kind == "question":
+        return f"asks: {_word(data, 'message', '', 300)} (approval {_word(data, 'approval_id')})", "bold yellow"
+    what = "may have happened or not" if kind == "unknown" else "needs approval"
+    return f"{_word(data, 'tool')} {what} (approval {_word(data, 'approval_id')})", "bold yellow"
+
+
+def _decided(data: Mapping[str, Any]) -> Told:
+    note = f": {_word(data, 'note', most=200)}" if data.get("note") else ""
+    return f"{_word(data, 'status', 'decided')} by {_word(data, 'by', 'the platform')}{note}", "cyan"
+
+
+def _message(data: Mapping[str, Any]) -> Told:
+    return f"message {_word(data, 'number')} from {_word(data, 'by')}: {_word(data, 'content', '', 200)}".rstrip(": "), "cyan"
+
+
+TELLERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Told]]] = {
+    "job.waiting": _waiting,
+    "job.resumed": lambda data: (f"goes on after waiting for {_word(data, 'reason')}", "cyan"),
+    "job.pausing": lambda data: (f"to be held ({_word(data, 'hold')}) as soon as nothing runs", _YELLOW),
+    "job.extended": lambda data: (f"limits raised by {_word(data, 'by')}", "cyan"),
+    "job.forked": lambda data: (f"goes on from step {_word(data, 'step')} of {_word(data, 'job_id')}", "cyan"),
+    "message.added": _message,
+    "message.taken": lambda _: ("the message is shown to the model from now on", "cyan"),
+    "approval.requested": _asked,
+    "approval.decided": _decided,
+    "call.in_doubt": lambda data: (f"{_word(data, 'tool')}: nobody knows whether it happened", "bold yellow"),
+    "child.started": lambda data: (f"child job {_word(data, 'job_id')} started", ""),
+}
+"""The line of each such event, from its data."""
