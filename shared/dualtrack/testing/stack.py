@@ -17,6 +17,7 @@ from pydantic import SecretStr
 
 from dualtrack.db import migrate, tenants
 from dualtrack.db.engine import Database
+from dualtrack.faults import FIRED, VARIABLE, Rule
 from dualtrack.settings import DatabaseSettings
 from dualtrack.testing.servers.process import ServerFailed, ServerProcess, free_ports
 
@@ -35,10 +36,16 @@ class Stack:
         database: for looking at what the services wrote.
     """
 
-    def __init__(self, *, database_url: str, broker_url: str, s3: Any, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *, database_url: str, broker_url: str, s3: Any, environment: Mapping[str, str] | None = None, breakable: bool = False
+    ) -> None:
+        """`breakable`: `arm` can make any process break at a fault point."""
+        self._breakable = breakable
         self.folder = Path(tempfile.mkdtemp(prefix="dualtrack-stack-"))
         self.folder.chmod(0o711)
         (port,) = free_ports(1)
+        self._port = port
+        self._urls: dict[str, str] = {}
         self.base_url = f"http://127.0.0.1:{port}"
         self.database = Database(DatabaseSettings(url=SecretStr(database_url)))
         migrate.upgrade(self.database)
@@ -65,7 +72,7 @@ class Stack:
 
     def __enter__(self) -> Self:
         try:
-            self._start_model()
+            self.start_model()
             for service in SERVICES:
                 self.start(service)
             self.wait_ready()
@@ -88,24 +95,45 @@ class Stack:
         """Start a process of a service, under a name of its own where there are several."""
         name = name or service
         health = self.folder / f"{name}.health"
+        health.unlink(missing_ok=True)
+        environment = dict(environment or {})
+        self._urls[name] = f"http://127.0.0.1:{environment.get('DUALTRACK_ROUTER__PORT', self._port)}"
+        faults = {VARIABLE: str(self._faults(name))} if self._breakable else {}
         self._processes[name] = ServerProcess(
             name,
             [sys.executable, "-m", f"{service}.main"],
             log=self.log(name),
-            env=self._environment | {"DUALTRACK_WORKERS__HEALTH_FILE": str(health)} | dict(environment or {}),
+            env=self._environment | {"DUALTRACK_WORKERS__HEALTH_FILE": str(health)} | faults | environment,
             cwd=self.folder,
         )
 
     def wait_ready(self) -> None:
-        """Return once the router says ready and planner and executor consume."""
-        self.process("router").wait_until(self._ready, timeout_s=_START_S)
-        for name in self._processes:
-            if name.startswith(("planner", "executor")):
+        """Return once every router says ready, and planners and executors consume."""
+        for name, process in self._processes.items():
+            if name.startswith("router"):
+                process.wait_until(lambda url=self._urls[name]: self._ready(url), timeout_s=_START_S)  # type: ignore[misc] # bound at once
+            elif name.startswith(("planner", "executor")):
                 self.wait_healthy(name)
 
     def wait_healthy(self, name: str) -> None:
         """Return once a worker has touched its health file."""
         self.process(name).wait_until((self.folder / f"{name}.health").exists, timeout_s=_START_S)
+
+    def arm(self, name: str, *rules: Rule) -> None:
+        """Make a process break by these rules, whether it runs already or not; without any, no more."""
+        path = self._faults(name)
+        fresh = path.with_suffix(".new")
+        fresh.write_text("".join(f"{rule}\n" for rule in rules))
+        fresh.replace(path)
+
+    def fired(self, name: str) -> list[dict[str, Any]]:
+        """What fault points of a process of that name have done so far, oldest first."""
+        path = self._faults(name)
+        path = path.with_name(path.name + FIRED)
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def _faults(self, name: str) -> Path:
+        return self.folder / f"{name}.faults"
 
     def process(self, name: str) -> ServerProcess:
         return self._processes[name]
@@ -163,13 +191,15 @@ class Stack:
         """The ends of all logs."""
         return "\n".join(f"--- {name}\n{process.log_tail()}" for name, process in self._processes.items())
 
-    def _ready(self) -> bool:
+    @staticmethod
+    def _ready(url: str) -> bool:
         try:
-            return httpx.get(f"{self.base_url}/readyz", timeout=5, trust_env=False).status_code == 200
+            return httpx.get(f"{url}/readyz", timeout=5, trust_env=False).status_code == 200
         except httpx.TransportError:
             return False
 
-    def _start_model(self) -> None:
+    def start_model(self) -> None:
+        """Start the scripted model server; before the services, which are told its address."""
         log = self.log("model")
         self._processes["model"] = process = ServerProcess(
             "model", [sys.executable, "-m", "dualtrack.testing.model_server"], log=log, env=self._environment, cwd=self.folder

@@ -186,6 +186,15 @@ class RabbitMQ(RabbitBroker):
                 process.kill()
         self._node = self._epmd = None
 
+    def control(self, *arguments: str) -> None:
+        """`rabbitmqctl`, for what the management API can't do. Raises `ServerFailed`."""
+        tool = self._script.with_name("rabbitmqctl")
+        done = subprocess.run(
+            [str(tool), *arguments], env=self._environment(), cwd=self.folder, capture_output=True, check=False, timeout=60, text=True
+        )
+        if done.returncode != 0:
+            raise ServerFailed(f"rabbitmqctl {' '.join(arguments)}: {done.stdout[-500:]}{done.stderr[-500:]}")
+
     def _environment(self) -> dict[str, str]:
         folder = self.folder
         return {

@@ -1,0 +1,129 @@
+"""The clients of a chaos run: each submits one job until that is answered, then follows it, resuming wherever the stream breaks off."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import httpx
+
+from dualtrack.testing.chaos.jobs import PlannedJob
+from dualtrack.testing.chaos.judge import Record
+
+_END: Final = frozenset({"job.succeeded", "job.failed", "job.cancelled", "job.expired"})
+_PAUSE_S: Final = 0.1
+_CUT_EVERY: Final = 7
+"""Events after which a client hangs up by itself, to resume."""
+_TIMEOUT: Final = httpx.Timeout(10, read=30)
+
+
+class Clients:
+    """One thread a job. The routers are tried in turn, as a load balancer would."""
+
+    def __init__(self, base_urls: Sequence[str], api_key: str, plans: Sequence[PlannedJob], *, deadline_s: float, at_once: int) -> None:
+        """`deadline_s`: seconds from now after which a job that has not ended is stuck; `at_once`: jobs under way together."""
+        self._urls = base_urls
+        self._headers = {"authorization": f"Bearer {api_key}"}
+        self._deadline = time.monotonic() + deadline_s
+        self._slots = threading.Semaphore(at_once)
+        self.records = [Record(plan, streamed=[]) for plan in plans]
+        self._threads = [threading.Thread(target=self._follow, args=(record,), daemon=True) for record in self.records]
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        for thread in self._threads:
+            thread.start()
+
+    def progress(self) -> int:
+        """Events that clients have seen so far."""
+        return sum(len(record.streamed or ()) for record in self.records)
+
+    def done(self) -> bool:
+        """Whether every client has seen its job's end, or given up."""
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def finish(self) -> list[Record]:
+        """Wait for all, then read every job's state and pages; the records."""
+        for thread in self._threads:
+            thread.join()
+        with httpx.Client(headers=self._headers, timeout=_TIMEOUT, trust_env=False) as client:
+            for record in self.records:
+                if record.job_id is not None:
+                    self._read(client, record, record.job_id)
+        return self.records
+
+    def _follow(self, record: Record) -> None:
+        with self._slots, httpx.Client(headers=self._headers, timeout=_TIMEOUT, trust_env=False) as client:
+            turn = 0
+            while time.monotonic() < self._deadline:
+                url = self._urls[turn % len(self._urls)]
+                turn += 1
+                try:
+                    if record.job_id is None:
+                        record.job_id = self._submit(client, url, record.plan)
+                    elif self._stream(client, url, record):
+                        return
+                except httpx.HTTPError:
+                    time.sleep(_PAUSE_S)
+
+    def _submit(self, client: httpx.Client, url: str, plan: PlannedJob) -> str | None:
+        body = {
+            "instructions": f"Follow the script.\n```script\n{json.dumps(plan.script)}\n```",
+            "limits": {"steps": plan.steps + 10},
+            "metadata": {"token": plan.token},
+        }
+        answer = client.post(f"{url}/v1/jobs", json=body, headers={"idempotency-key": plan.token})
+        if answer.status_code >= 500:
+            time.sleep(_PAUSE_S)
+            return None
+        return str(answer.raise_for_status().json()["id"])
+
+    def _stream(self, client: httpx.Client, url: str, record: Record) -> bool:
+        """Take events until the job's end (True), or until the stream breaks off or has been cut."""
+        seen = record.streamed
+        assert seen is not None
+        headers = {"accept": "text/event-stream"} | ({"last-event-id": str(seen[-1]["seq"])} if seen else {})
+        taken = 0
+        with client.stream("GET", f"{url}/v1/jobs/{record.job_id}/events", headers=headers) as stream:
+            if stream.status_code != 200:
+                time.sleep(_PAUSE_S)
+                return False
+            for line in stream.iter_lines():
+                if time.monotonic() > self._deadline:
+                    return True
+                if not line.startswith("data: "):
+                    continue
+                seen.append(json.loads(line.removeprefix("data: ")))
+                taken += 1
+                if seen[-1]["type"] in _END:
+                    return True
+                if taken == _CUT_EVERY:
+                    return False
+        return False
+
+    def _read(self, client: httpx.Client, record: Record, job_id: str) -> None:
+        for attempt in range(50):
+            url = self._urls[attempt % len(self._urls)]
+            with contextlib.suppress(httpx.HTTPError):
+                shown = client.get(f"{url}/v1/jobs/{job_id}")
+                if shown.status_code == 404:
+                    return
+                if shown.status_code == 200:
+                    events = self._pages(client, url, job_id)
+                    job = shown.json()
+                    record.status, record.message, record.events = job["status"], job.get("message"), events
+                    return
+            time.sleep(_PAUSE_S)
+
+    @staticmethod
+    def _pages(client: httpx.Client, url: str, job_id: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        while True:
+            page = client.get(f"{url}/v1/jobs/{job_id}/events", params={"after": len(found), "limit": 50}).raise_for_status().json()
+            found += page["data"]
+            if not page["has_more"]:
+                return found

@@ -1,0 +1,60 @@
+"""What the jobs of a chaos run do, and what must be left of it afterwards. Pure; a seed gives the same jobs."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any, Final
+
+LONG_LINES: Final = 1500
+"""Lines of the observation that is too long for the context, so that it is uploaded."""
+_DELAY_S: Final = (0.0, 0.15)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """One job: its script, and what it leaves behind when everything happens exactly once."""
+
+    token: str
+    """Its idempotency key, and the beginning of the names of its effects."""
+    script: tuple[dict[str, Any], ...]
+    lines: tuple[str, ...]
+    """What its file `log` holds at the end: each workspace effect once, in order."""
+    effects: tuple[str, ...]
+    """Names of its external effects, as the witness will hear of them."""
+
+    @property
+    def steps(self) -> int:
+        """Decisions until its end."""
+        return len(self.script)
+
+
+def plan_jobs(seed: int, count: int, steps: tuple[int, int], *, witness_url: str | None = None, prefix: str = "job") -> list[PlannedJob]:
+    """Jobs of as many steps as the range says. Without a witness nobody's outside world is touched."""
+    rng = random.Random(seed)
+    return [_job(rng, f"{prefix}-{seed}-{n}", rng.randint(*steps), witness_url) for n in range(count)]
+
+
+def _job(rng: random.Random, token: str, steps: int, witness_url: str | None) -> PlannedJob:
+    script: list[dict[str, Any]] = []
+    lines: list[str] = []
+    effects: list[str] = []
+    kinds = ["append", "append", "append", "read", "long"] + ["external"] * (2 if witness_url else 0)
+    must = ["append", "external" if witness_url else "append", "long"]
+    for n in range(max(steps - 2, 1)):
+        kind = must[n] if n < len(must) else rng.choice(kinds)
+        if kind == "append":
+            lines.append(str(n))
+            step: dict[str, Any] = {"tool": "shell", "arguments": {"command": f"echo {n} >> log"}}
+        elif kind == "read":
+            step = {"calls": [{"tool": "list_files", "arguments": {}}, {"tool": "list_files", "arguments": {"path": "."}}]}
+        elif kind == "long":
+            lines.append(str(n))
+            step = {"tool": "shell", "arguments": {"command": f"echo {n} >> log; seq {LONG_LINES}"}}
+        else:
+            effects.append(f"{token}-{n}")
+            step = {"tool": "http_request", "arguments": {"method": "POST", "url": f"{witness_url}/effects/{effects[-1]}"}}
+        script.append(step | {"thought": f"Step {n}: {kind}.", "delay_s": round(rng.uniform(*_DELAY_S), 3)})
+    script.append({"tool": "shell", "arguments": {"command": "cat log"}})
+    script.append({"tool": "finish", "arguments": {"answer": token}})
+    return PlannedJob(token, tuple(script), tuple(lines), tuple(effects))

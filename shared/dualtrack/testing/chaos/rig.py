@@ -1,0 +1,169 @@
+"""The stack that is broken on purpose: two of every service over real servers, which are reached through proxies where that breaks them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+from dualtrack.faults import Rule
+from dualtrack.testing.chaos.clients import Clients
+from dualtrack.testing.chaos.jobs import PlannedJob
+from dualtrack.testing.servers import Postgres, S3Server, open_rabbitmq
+from dualtrack.testing.servers.process import ServerFailed, ServerProcess, free_ports
+from dualtrack.testing.stack import Stack
+from dualtrack.testing.tcp_proxy import TcpProxy
+from dualtrack.testing.witness import Effect, read
+
+WORKERS: Final = ("planner", "planner-2", "executor", "executor-2")
+NAMES: Final = ("router", "router-2", *WORKERS, "scheduler", "scheduler-2")
+CLOCK_S: Final = 600
+_POLL_S: Final = 0.02
+_SETTLE_S: Final = 8.0
+"""RabbitMQ 3.10 writes a new quorum queue's membership down some seconds late; killed before, it loses the queue for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxiedS3:
+    """An S3 server behind a proxy, as `Stack` wants it."""
+
+    endpoint_url: str
+    access_key_id: str
+    secret_access_key: str
+
+
+class Rig:
+    """Everything a row of the matrix needs. Not thread-safe.
+
+    Attributes:
+        stack, postgres, rabbitmq, s3: what runs.
+        database_proxy, s3_proxy: what the services reach the two servers through.
+        witness_url: of the witness.
+    """
+
+    def __init__(self) -> None:
+        self._exit = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._exit.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exit.close()
+
+    def _start(self) -> None:
+        enter = self._exit.enter_context
+        self.postgres, self.rabbitmq, self.s3 = enter(Postgres()), enter(open_rabbitmq()), enter(S3Server())
+        began = time.monotonic()
+        self.database_proxy = enter(TcpProxy(self.postgres.port))
+        self.s3_proxy = enter(TcpProxy(int(urlsplit(self.s3.endpoint_url).port or 0)))
+        self.broker_url = self.rabbitmq.new_vhost()
+        database = self.postgres.create_database()
+        s3 = ProxiedS3(f"http://127.0.0.1:{self.s3_proxy.port}", self.s3.access_key_id, self.s3.secret_access_key)
+        proxied = database.replace(f":{self.postgres.port}/", f":{self.database_proxy.port}/")
+        self.stack = Stack(
+            database_url=database, broker_url=self.broker_url, s3=s3, environment={"DUALTRACK_DATABASE__URL": proxied}, breakable=True
+        )
+        self._exit.callback(self.stack.close)
+        self._log = self.stack.folder / "witness.jsonl"
+        self.witness_url = self._start_witness()
+        self.external_url: str | None = None
+        (port,) = free_ports(1)
+        self._ports = {"router-2": {"DUALTRACK_ROUTER__PORT": str(port)}}
+        self.base_urls = (self.stack.base_url, f"http://127.0.0.1:{port}")
+        self.stack.start_model()
+        for name in NAMES:
+            self.start(name)
+        self.wait_ready()
+        time.sleep(max(0.0, _SETTLE_S - (time.monotonic() - began)))
+
+    def start(self, name: str, **environment: str) -> None:
+        """Start a process of the service that the name begins with."""
+        self.stack.start(name.split("-", maxsplit=1)[0], name=name, environment=self._ports.get(name, {}) | environment)
+
+    def replace(self, name: str, **environment: str) -> None:
+        """Kill what is left of a process and start another one in its place, as an orchestrator does; returns at once."""
+        self.stack.arm(name)
+        self.stack.kill(name)
+        self.start(name, **environment)
+
+    def wait_ready(self) -> None:
+        """Return once all processes serve or consume."""
+        self.stack.wait_ready()
+
+    def arm(self, names: tuple[str, ...], *rules: Rule) -> None:
+        """Arm these processes; without rules, disarm them."""
+        for name in names:
+            self.stack.arm(name, *rules)
+
+    def clients(self, plans: list[PlannedJob], *, deadline_s: float, at_once: int) -> Clients:
+        """Clients for these jobs, not started."""
+        return Clients(self.base_urls, self.stack.api_key, plans, deadline_s=deadline_s, at_once=at_once)
+
+    def effects(self) -> list[Effect]:
+        """What the witness heard so far."""
+        return read(self._log)
+
+    @contextlib.contextmanager
+    def frozen(self, name: str) -> Iterator[None]:
+        """A process that stands still (`SIGSTOP`) for the time of the block."""
+        pid = self.stack.process(name).pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def cut_broker(self) -> int:
+        """Close every connection to the broker from its side; how many."""
+        connections = self.rabbitmq.api("GET", "connections")
+        for connection in connections:
+            with contextlib.suppress(ServerFailed):  # it has gone meanwhile
+                self.rabbitmq.api("DELETE", f"connections/{_quoted(connection['name'])}")
+        return len(connections)
+
+    def _start_witness(self) -> str:
+        output = self.stack.folder / "witness.out"
+        argv = [sys.executable, "-m", "dualtrack.testing.witness", "--log", str(self._log)]
+        process = ServerProcess("witness", argv, log=output, env=os.environ, cwd=self.stack.folder)
+        self._exit.callback(process.kill)
+        process.wait_until(lambda: b"\n" in output.read_bytes(), timeout_s=30)
+        return str(json.loads(output.read_text().splitlines()[0])["url"])
+
+
+def wait_for(done: Callable[[], Any], timeout_s: float) -> bool:
+    """Poll until it is true; whether it became so in time."""
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def wrong_clock() -> dict[str, str]:
+    """The environment of a process whose clock is 10 minutes fast (libfaketime, from the package of that name)."""
+    spec = importlib.util.find_spec("libfaketime")
+    library = next((path for path in Path(spec.origin).parent.rglob("libfaketime.so.1")), None) if spec and spec.origin else None
+    if library is None:
+        raise ServerFailed("The clock of a process can't be changed here: install the package libfaketime (uv sync does, on Linux).")
+    return {"LD_PRELOAD": str(library), "FAKETIME": f"+{CLOCK_S}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+
+
+def _quoted(name: str) -> str:
+    from urllib.parse import quote
+
+    return quote(name, safe="")
