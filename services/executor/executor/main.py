@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dualtrack import bootstrap
 from dualtrack.engine.executor import Executor
+from dualtrack.engine.redelivery import Redelivery
 from dualtrack.health import HealthFile, consumer_probe
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.queues.celery_app import create_app, run_worker
@@ -17,7 +18,7 @@ def main() -> None:
         sandbox = open_sandbox(settings.sandbox, settings.limits.sandbox)
         sandbox.check()
         with bootstrap.worker(runtime) as worker, Workdirs(settings.sandbox) as workdirs:
-            app = create_app(settings.broker, Task.EXECUTE, Executor(worker, sandbox, workdirs).run)
+            app = create_app(settings.broker, Task.EXECUTE, Executor(worker, sandbox, workdirs).run, Redelivery(runtime, Task.EXECUTE).ring)
             probes = {
                 "database": runtime.database.check,
                 "broker": consumer_probe(app, settings.broker, Task.EXECUTE),

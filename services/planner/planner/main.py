@@ -6,6 +6,7 @@ import contextlib
 
 from dualtrack import bootstrap
 from dualtrack.engine.planner import Planner
+from dualtrack.engine.redelivery import Redelivery
 from dualtrack.health import HealthFile, consumer_probe
 from dualtrack.models.factory import open_models
 from dualtrack.queues.celery_app import create_app, run_worker
@@ -20,7 +21,7 @@ def main() -> None:
         bootstrap.worker(runtime) as worker,
     ):
         models.warm_up()
-        app = create_app(settings.broker, Task.PLAN, Planner(worker, models.gateway).advance)
+        app = create_app(settings.broker, Task.PLAN, Planner(worker, models.gateway).advance, Redelivery(runtime, Task.PLAN).ring)
         probes = {
             "database": runtime.database.check,
             "broker": consumer_probe(app, settings.broker, Task.PLAN),

@@ -98,6 +98,17 @@ def ring_due(tx: Transaction, kind: Kind, limits: PlatformLimits, most: int) -> 
     return _taken(tx, kind, due, {"due_at": _NOW + pause, "rings": func.least(table.c.rings + 1, 10)}, most)
 
 
+def waiting(tx: Transaction, kind: Kind, job_id: str) -> list[Row[Any]]:
+    """What of this job waits for a worker, has no pause and belongs to nobody: (id, priority, traceparent). Nothing is changed."""
+    table = _TABLES[kind]
+    ready = or_(table.c.not_before.is_(None), table.c.not_before <= _NOW)
+    of_job = jobs.c.id == job_id if kind == "jobs" else and_(jobs.c.id == calls.c.job_id, jobs.c.id == job_id)
+    statement: Select[Any] = select(table.c.id, jobs.c.priority, table.c.traceparent).where(
+        of_job, _workable(kind), ready, table.c.owner.is_(None)
+    )
+    return list(tx.connection.execute(statement).all())
+
+
 def _taken(tx: Transaction, kind: Kind, rows: Select[tuple[str]], values: Mapping[str, Any], most: int) -> list[Row[Any]]:
     table = _TABLES[kind]
     chosen = rows.limit(most).with_for_update(skip_locked=True).cte("chosen")  # as a CTE it runs once, so the limit holds

@@ -13,6 +13,7 @@ from dualtrack.domain.errors import InvalidRequest, TooLarge
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.ids import new_id
 from dualtrack.domain.job import Job, JobSpec
+from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.step import StoredFile
 from dualtrack.engine import doorbells
@@ -72,12 +73,11 @@ def submit(
     with runtime.database.transaction() as tx:
         job_id, new = idempotency.once(tx, once, lambda: create(tx, runtime, prepared, key_id=key_id).id)
         job = jobs.get(tx, job_id, tenant_id=tenant_id)
-        if new:
-            point(Fault.ROUTER_ACCEPT, job_id)
-    if new:
-        point(Fault.ROUTER_ACCEPTED, job_id)
+        point(Fault.ROUTER_ACCEPT, job_id)
+    point(Fault.ROUTER_ACCEPTED, job_id)
+    if new or job.status is JobStatus.QUEUED:  # a client that asks again may do so because whoever accepted the job died before ringing
         doorbells.plan(runtime, job)
-        point(Fault.ROUTER_RUNG, job_id)
+    point(Fault.ROUTER_RUNG, job_id)
     return job, new
 
 

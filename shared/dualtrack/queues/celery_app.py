@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar, Final
 
 from celery import Celery
+from celery import Task as CeleryTask
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 
@@ -36,8 +37,9 @@ class PointedRequest(Request):
         point(Fault.ACKNOWLEDGED)
 
 
-def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], None]) -> Celery:
-    """An application that consumes one task's queue and calls `handle(row id)`.
+def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], None], again: Callable[[str], None] | None = None) -> Celery:
+    """An application that consumes one task's queue and calls `handle(row id)`, and before it `again(row id)` where the broker says that
+    the message was with another consumer before.
 
     `handle` must write down whatever happens itself: a message is acknowledged after it returned or raised, and a ring lost with a dying
     process comes back by redelivery or the scheduler.
@@ -73,8 +75,10 @@ def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], Non
         event_serializer="json",
     )
 
-    @app.task(name=task.value, Request=f"{PointedRequest.__module__}:{PointedRequest.__qualname__}")
-    def run(row_id: str) -> None:
+    @app.task(name=task.value, bind=True, Request=f"{PointedRequest.__module__}:{PointedRequest.__qualname__}")
+    def run(self: CeleryTask[..., None], row_id: str) -> None:
+        if again is not None and (self.request.delivery_info or {}).get("redelivered"):
+            again(row_id)
         handle(row_id)
 
     del run

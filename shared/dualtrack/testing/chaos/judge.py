@@ -50,6 +50,14 @@ class Verdict:
         return not (self.lost or self.repeated or self.stuck or self.wrong_events)
 
 
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """How long a fault held up the job that it held up longest."""
+
+    seconds: float = 0.0
+    what: str = "no job was under way"
+
+
 def judge(records: Sequence[Record], effects: Iterable[Effect]) -> Verdict:
     """The verdict on all jobs of a row."""
     verdict = Verdict(jobs=len(records))
@@ -59,13 +67,16 @@ def judge(records: Sequence[Record], effects: Iterable[Effect]) -> Verdict:
     return verdict
 
 
-def recovery_s(records: Iterable[Record], since: float) -> float:
-    """Seconds from a moment (Unix time) to the next event of the job that waited longest; jobs that had not begun or had ended don't count."""
-    longest = 0.0
+def recovery(records: Iterable[Record], since: float) -> Recovery:
+    """From a moment (Unix time) to the next event of the job that waited longest for it; only jobs under way then count."""
+    longest = Recovery()
     for record in records:
-        times = [datetime.fromisoformat(event["at"]).timestamp() for event in record.events]
-        if times and times[0] < since:
-            longest = max([longest, *[at - since for at in times if at >= since][:1]])
+        times = [datetime.fromisoformat(event["at"]).timestamp() - since for event in record.events]
+        after = next((n for n, at in enumerate(times) if at >= 0), 0)
+        if after and times[after] > longest.seconds:
+            last, then = record.events[after - 1], record.events[after]
+            what = f"{record.job_id}: {last['type']} ({last['seq']}) {-times[after - 1]:.2f} s before, then {then['type']}"
+            longest = Recovery(times[after], what)
     return longest
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from dualtrack.testing.chaos.judge import Verdict
+from dualtrack.testing.chaos.judge import Recovery, Verdict
 
 COLUMNS: Final = ("fault", "jobs", "lost", "repeated", "stuck", "wrong events", "recovery")
 
@@ -18,7 +18,7 @@ class Result:
     name: str
     what: str
     verdict: Verdict
-    recovery_s: float
+    recovery: Recovery
     within_s: float
     seconds: float
     broken: list[str] = field(default_factory=list)
@@ -27,12 +27,12 @@ class Result:
     @property
     def passed(self) -> bool:
         """All zeros, and recovered in time."""
-        return self.verdict.clean and not self.broken and self.recovery_s <= self.within_s
+        return self.verdict.clean and not self.broken and self.recovery.seconds <= self.within_s
 
     @property
     def problems(self) -> list[str]:
         """A sentence for everything that is not as it should be."""
-        late = [f"recovery took {self.recovery_s:.2f} s, more than {self.within_s:g} s"] * (self.recovery_s > self.within_s)
+        late = [f"recovery took more than {self.within_s:g} s: {self.recovery.what}"] * (self.recovery.seconds > self.within_s)
         return [*self.broken, *self.verdict.problems, *late]
 
 
@@ -40,7 +40,7 @@ def cells(result: Result) -> tuple[str, ...]:
     """A row's texts, in the order of `COLUMNS`."""
     verdict = result.verdict
     numbers = (verdict.jobs, verdict.lost, verdict.repeated, verdict.stuck, verdict.wrong_events)
-    return (result.what, *map(str, numbers), f"{result.recovery_s:.2f} s")
+    return (result.what, *map(str, numbers), f"{result.recovery.seconds:.2f} s")
 
 
 def terminal_head() -> str:

@@ -34,7 +34,7 @@ def run_row(rig: Rig, row: Row, *, seed: int, jobs: int = JOBS) -> Result:
         broken.append(f"not proved: {error}")
     records = clients.finish()
     verdict = judge.judge(records, rig.effects())
-    recovery = judge.recovery_s(records, since)
+    recovery = judge.recovery(records, since)
     try:
         row.after(rig)
     except ServerFailed as error:

@@ -1,0 +1,38 @@
+"""A message that the broker delivers again: whoever had it may have died between a commit and the rings that belong to it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from dualtrack.db import claims, steps
+from dualtrack.domain.errors import DualtrackError
+from dualtrack.engine.runtime import Runtime
+from dualtrack.queues.port import Task
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Redelivery:
+    """Makes rings good that a dead worker owed, at once instead of at the scheduler's next look at the row (`limits.ring_s`).
+
+    What it rings for may be rung for already, which does no harm; and what it publishes is no redelivery, so nothing goes round.
+    """
+
+    def __init__(self, runtime: Runtime, task: Task) -> None:
+        """`task`: what the redelivered messages ring for."""
+        self._runtime = runtime
+        self._task = task
+
+    def ring(self, row_id: str) -> None:
+        """Ring for everything else of that row's job that waits for a worker. Raises nothing: the scheduler rings as well, only later."""
+        try:
+            with self._runtime.database.transaction() as tx:
+                job_id = row_id if self._task is Task.PLAN else steps.call(tx, row_id).job_id
+                planners, executors = claims.waiting(tx, "jobs", job_id), claims.waiting(tx, "calls", job_id)
+            for rows, ring in ((planners, self._runtime.doorbell.plan), (executors, self._runtime.doorbell.execute)):
+                for row in rows:
+                    if row.id != row_id:
+                        ring(row.id, priority=row.priority, traceparent=row.traceparent)
+        except DualtrackError as error:
+            _LOG.warning("not rung again, the scheduler will: %s", error, extra={"row_id": row_id})

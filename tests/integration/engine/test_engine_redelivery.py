@@ -1,0 +1,73 @@
+"""A redelivered message makes good what a dead worker committed and never rang for, and nothing else."""
+
+from __future__ import annotations
+
+from dualtrack.db.idempotency import RequestKey
+from dualtrack.domain.job import JobSpec
+from dualtrack.domain.lifecycle import JobStatus
+from dualtrack.engine import intake
+from dualtrack.engine.redelivery import Redelivery
+from dualtrack.queues.port import Task
+
+from .conftest import Make, finish, shell
+
+READ = {"tool": "list_files", "arguments": {}}
+
+
+def test_calls_that_were_decided_and_never_rung_for(make: Make) -> None:
+    stepper = make([{"calls": [READ, READ, shell("true")]}, finish()])
+    job = stepper.submit()
+    stepper.ring()
+    stepper.doorbell.rings.clear()  # the planner died after its commit
+    Redelivery(stepper.runtime, Task.PLAN).ring(job.id)
+    calls = stepper.steps(job)[0].calls
+    assert sorted(stepper.doorbell.rings) == sorted(("execute", call.id) for call in calls[:2])  # the third is of the next wave
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+
+
+def test_a_job_whose_last_call_was_recorded_and_that_was_never_rung_for(make: Make) -> None:
+    stepper = make([shell("true"), finish()])
+    job = stepper.submit()
+    stepper.ring()
+    stepper.ring()
+    stepper.doorbell.rings.clear()  # the executor died after its commit
+    Redelivery(stepper.runtime, Task.EXECUTE).ring(stepper.steps(job)[0].calls[0].id)
+    assert list(stepper.doorbell.rings) == [("plan", job.id)]
+
+
+def test_what_the_message_itself_rings_for_what_somebody_has_and_what_pauses_is_left_alone(make: Make) -> None:
+    stepper = make([{"calls": [READ, READ]}, finish()], backoff_s=60.0)
+    job = stepper.submit()
+    again = Redelivery(stepper.runtime, Task.PLAN)
+    stepper.doorbell.rings.clear()
+    again.ring(job.id)
+    assert list(stepper.doorbell.rings) == []
+    stepper.planner.advance(job.id)
+    first, second = (call.id for call in stepper.steps(job)[0].calls)
+    stepper.doorbell.rings.clear()
+    Redelivery(stepper.runtime, Task.EXECUTE).ring(first)
+    assert list(stepper.doorbell.rings) == [("execute", second)]
+
+
+def test_a_broker_that_is_away_and_a_row_that_is_gone_are_no_error(make: Make) -> None:
+    stepper = make([shell("true"), finish()])
+    job = stepper.submit()
+    stepper.ring()
+    stepper.doorbell.broken = True
+    Redelivery(stepper.runtime, Task.PLAN).ring(job.id)
+    Redelivery(stepper.runtime, Task.EXECUTE).ring("call_gone")
+
+
+def test_a_submission_that_is_repeated_rings_again_until_somebody_began(make: Make) -> None:
+    """Whoever accepted it may have died before ringing."""
+    stepper = make([shell("true"), finish()])
+    spec, once = JobSpec(instructions="once"), RequestKey.of(stepper.tenant_id, "key", "/v1/jobs", b"body")
+    job, new = intake.submit(stepper.runtime, tenant_id=stepper.tenant_id, spec=spec, once=once)
+    stepper.doorbell.rings.clear()
+    assert new
+    assert intake.submit(stepper.runtime, tenant_id=stepper.tenant_id, spec=spec, once=once)[1] is False
+    assert list(stepper.doorbell.rings) == [("plan", job.id)]
+    stepper.ring()
+    stepper.doorbell.rings.clear()
+    intake.submit(stepper.runtime, tenant_id=stepper.tenant_id, spec=spec, once=once)
+    assert list(stepper.doorbell.rings) == []
