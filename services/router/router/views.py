@@ -13,6 +13,7 @@ from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.domain.limits import JobLimits
 from dualtrack.domain.step import Artifact, Call, Step, StoredFile
 from dualtrack.domain.usage import Usage
+from dualtrack.domain.waiting import Hold
 from dualtrack.engine.ending import usage_data
 
 Item = TypeVar("Item")
@@ -33,6 +34,20 @@ class UsageView(BaseModel):
         return cls.model_validate(usage_data(usage))
 
 
+class WaitView(BaseModel):
+    """A wait: since when, and when it ends by itself."""
+
+    since: datetime
+    until: datetime = Field(description="Nobody having done what it waits for by then, the job expires.")
+
+    @classmethod
+    def of(cls, job: Job) -> WaitView | None:
+        """What a waiting job shows; None for any other."""
+        if job.waiting_since is None or job.waiting_until is None:
+            return None
+        return cls(since=job.waiting_since, until=job.waiting_until)
+
+
 class JobView(BaseModel):
     """A job: what was asked for, how it stands, what came of it."""
 
@@ -46,6 +61,10 @@ class JobView(BaseModel):
     step: int = Field(description="Decisions taken so far.")
     usage: UsageView
     stopping: JobStatus | None = Field(description="The end that was asked for while work still goes on.")
+    hold: Hold | None = Field(
+        description="Why nothing new is started: `paused` on request, or its `budget` is used up; what runs is finished."
+    )
+    waiting: WaitView | None = Field(description="Since when it waits and until when; null unless `status` is `waiting`.")
     instructions: str
     inputs: list[JobInput]
     agent: AgentProfile
@@ -59,7 +78,7 @@ class JobView(BaseModel):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    deadline_at: datetime = Field(description="When its wall-time limit ends it.")
+    deadline_at: datetime = Field(description="When its wall-time limit ends it; moves on by the time that it waits.")
 
     @classmethod
     def of(cls, job: Job) -> JobView:
@@ -75,6 +94,8 @@ class JobView(BaseModel):
             step=job.step,
             usage=UsageView.of(job.usage),
             stopping=job.stopping if job.finished_at is None else None,
+            hold=job.hold,
+            waiting=WaitView.of(job),
             instructions=spec.instructions,
             inputs=list(spec.inputs),
             agent=spec.agent,

@@ -115,9 +115,10 @@ def make_due(tx: Transaction, call_ids: Iterable[str], ring_s: float) -> None:
 
 
 def take_back(tx: Transaction, call_ids: Sequence[str]) -> None:
-    """Let pending calls that nobody claimed yet not be claimed any more, until they are made due again."""
+    """Let pending calls that nobody claimed yet not be claimed any more, until they are made due again; without a pause then."""
     if call_ids:
-        tx.connection.execute(update(calls).where(calls.c.id.in_(call_ids), calls.c.status == CallStatus.PENDING).values(due_at=None))
+        pending = update(calls).where(calls.c.id.in_(call_ids), calls.c.status == CallStatus.PENDING)
+        tx.connection.execute(pending.values(due_at=None, not_before=None))
 
 
 def cancel_calls(tx: Transaction, call_ids: Iterable[str]) -> None:

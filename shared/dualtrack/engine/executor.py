@@ -301,6 +301,8 @@ class Executor:
                 return
             data = {"call_id": call.id, "step": call.step, "tool": call.tool, "code": error.code, "message": error.message}
             events.append(tx, job.id, NewEvent(EventType.CALL_RETRYING, data | {"attempt": call.attempt, "retry_in_s": round(pause, 2)}))
+            if now.hold is not None:  # nobody has to wait for the end of the pause
+                flow.go_on(tx, self._runtime, now)
 
 
 def _with_skipped(result: ToolResult, skipped: Sequence[tuple[str, str]]) -> ToolResult:

@@ -83,7 +83,7 @@ def hold(tx: Transaction, runtime: Runtime, job: Job, why: Hold, *, by: str, mes
     Raises:
         Conflict: the job has ended or was told to stop.
     """
-    _require_live(job)
+    require_live(job)
     if job.hold is not None:
         return False
     jobs.change(tx, job.id, {"hold": why.value})
@@ -99,7 +99,7 @@ def release(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> None:
     Raises:
         Conflict: it has ended, was told to stop, or is not held.
     """
-    _require_live(job)
+    require_live(job)
     if job.hold is None:
         raise Conflict(f"The job is not held: it is {job.status}{f' ({job.reason})' if job.reason else ''}.")
     jobs.change(tx, job.id, {"hold": None})
@@ -110,7 +110,8 @@ def release(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> None:
         go_on(tx, runtime, now)
 
 
-def _require_live(job: Job) -> None:
+def require_live(job: Job) -> None:
+    """Raise `Conflict` where a job has ended or was told to stop: nothing can be asked of it any more."""
     if job.status in TERMINAL:
         raise Conflict(f"The job has already ended: {job.status}.")
     if job.stopping is not None:

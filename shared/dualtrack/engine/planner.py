@@ -321,8 +321,10 @@ class Planner:
                 "retry_in_s": round(pause, 2),
             }
             values = {"due_at": self._due(pause), "not_before": self._due(pause), "tries": 0, "failures": failures}
-            jobs.release(tx, job.id, job.attempt, values, usage=usage)
+            wanted = jobs.release(tx, job.id, job.attempt, values, usage=usage)
             events.append(tx, job.id, NewEvent(EventType.STEP_RETRYING, data | {"retry_in_s": round(pause, 2)}))
+            if wanted.hold is not None:  # nobody has to wait for the end of the pause
+                flow.go_on(tx, self._runtime, jobs.get(tx, job.id))
 
     @staticmethod
     def _due(seconds: float) -> Any:  # noqa: ANN401 - a SQL expression of the database's clock
