@@ -74,6 +74,7 @@ class JobProgress:
             "step.decided": self._decided,
             "step.malformed": self._malformed,
             "step.retrying": self._retrying,
+            "step.dropped": self._dropped,
             "plan.updated": self._planned,
             "context.compacted": self._compacted,
             "call.started": self._call_started,
@@ -187,6 +188,7 @@ class JobProgress:
         return lines + self._below(preview(data.get("raw", ""), lines=3, width=_WIDTH))
 
     def _retrying(self, data: Mapping[str, Any]) -> list[Line]:
+        self._spend(data.get("usage"))
         what = f"step {self.step}"
         if data.get("call_id"):
             self._call(data).started = False
@@ -205,9 +207,12 @@ class JobProgress:
         return [self._line(head, "cyan"), *self._below(checklist(data.get("plan")), "cyan")]
 
     def _compacted(self, data: Mapping[str, Any]) -> list[Line]:
-        return [
-            self._line(f"context compacted: steps up to {one_line(data.get('through_step', '?'), 10)} are shown shortened to the model")
-        ]
+        self._spend(data.get("usage"))
+        return [self._line(f"context compacted: a summary stands for the steps up to {one_line(data.get('through_step', '?'), 10)}")]
+
+    def _dropped(self, data: Mapping[str, Any]) -> list[Line]:
+        self._spend(data.get("usage"))
+        return [self._line(f"step {self.step}: an answer of the model came too late or can't be kept; it is paid for", "yellow")]
 
     def _call_started(self, data: Mapping[str, Any]) -> list[Line]:
         call = self._call(data)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, func, insert, select, update
+from sqlalchemy import ColumnElement, case, func, insert, select, update
 
 from dualtrack.db.claims import unclaimed
 from dualtrack.db.engine import Transaction
@@ -122,6 +122,26 @@ def release(tx: Transaction, job_id: str, attempt: int, values: Mapping[str, Any
     if row is None:
         raise StaleAttempt(f"job {job_id}: attempt {attempt} was taken over")
     return Asked(JobStatus(row.stopping) if row.stopping else None, Hold(row.hold) if row.hold else None)
+
+
+def charge(tx: Transaction, job_id: str, usage: Usage) -> bool:
+    """Add to what a live job has used, whoever owns it; False where it has ended: its sums are final."""
+    statement = update(jobs).where(jobs.c.id == job_id, jobs.c.finished_at.is_(None)).values(_added(usage))
+    return tx.connection.execute(statement).rowcount == 1
+
+
+class Progress(NamedTuple):
+    """How far a job has come."""
+
+    step: int
+    summarised_through: int
+
+
+def progress(tx: Transaction, job_id: str) -> Progress | None:
+    """How far a job has come; None where there is none."""
+    through = case((jobs.c.summary != "", jobs.c.compacted_through), else_=0)
+    row = tx.connection.execute(select(jobs.c.step, through).where(jobs.c.id == job_id)).one_or_none()
+    return None if row is None else Progress(*row)
 
 
 def _added(usage: Usage) -> dict[str, ColumnElement[Any]]:

@@ -57,6 +57,8 @@ def job_of(row: AnyRow) -> Job:
         started_at=row.started_at,
         finished_at=row.finished_at,
         deadline_at=row.deadline_at,
+        summary=row.summary,
+        context_tokens=row.context_tokens,
         limits=spec.limits if row.limits is None else JobLimits.model_validate(row.limits, extra="ignore"),
         key_id=row.key_id,
         hold=Hold(row.hold) if row.hold else None,

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import ColumnElement, and_, func, insert, select, update
 
 from dualtrack.db.claims import unclaimed
 from dualtrack.db.engine import Transaction
 from dualtrack.db.rows import artifact_of, call_of, step_of
-from dualtrack.db.tables import artifacts, calls, steps
+from dualtrack.db.tables import artifacts, calls, jobs, steps
 from dualtrack.domain.errors import NotFound, StaleAttempt
 from dualtrack.domain.lifecycle import CALL_TERMINAL, CallStatus
 from dualtrack.domain.step import Artifact, Call, Step
@@ -105,8 +105,14 @@ def intend(tx: Transaction, call_id: str, attempt: int) -> None:
 
 def open_calls(tx: Transaction, job_id: str) -> list[Call]:
     """Calls that have not ended, in order. Under the job's row lock this is the join's truth."""
-    statement = select(calls).where(calls.c.job_id == job_id, calls.c.status.in_([CallStatus.PENDING, CallStatus.RUNNING]))
+    statement = select(calls).where(_of_last_step(job_id), calls.c.status.in_([CallStatus.PENDING, CallStatus.RUNNING]))
     return [call_of(row) for row in tx.connection.execute(statement.order_by(calls.c.step, calls.c.position))]
+
+
+def _of_last_step(job_id: str) -> ColumnElement[bool]:
+    """The calls of a job that may still be open: a step is decided only once all calls before it have ended."""
+    last = select(jobs.c.step).where(jobs.c.id == job_id).scalar_subquery()
+    return and_(calls.c.job_id == job_id, calls.c.step == last)
 
 
 def make_due(tx: Transaction, call_ids: Iterable[str], ring_s: float) -> None:
@@ -132,7 +138,7 @@ def running_alive(tx: Transaction, job_id: str) -> set[str]:
     """Ids of the job's calls that a living executor works on."""
     return set(
         tx.connection.execute(
-            select(calls.c.id).where(calls.c.job_id == job_id, calls.c.status == CallStatus.RUNNING, ~unclaimed(calls))
+            select(calls.c.id).where(_of_last_step(job_id), calls.c.status == CallStatus.RUNNING, ~unclaimed(calls))
         ).scalars()
     )
 

@@ -149,6 +149,8 @@ jobs: Final = Table(
     Column("last_seq", BigInteger, nullable=False, server_default="0"),
     Column("malformed", Integer, nullable=False, server_default="0"),
     Column("compacted_through", Integer, nullable=False, server_default="0"),
+    Column("summary", Text, nullable=False, server_default=""),
+    Column("context_tokens", Integer, nullable=False, server_default="0"),
     Column("verified_step", Integer, nullable=False, server_default="0"),
     Column("stopping", Text),
     Column("input_tokens", BigInteger, nullable=False, server_default="0"),

@@ -1,6 +1,7 @@
 """Events: the append-only truth of a job. `seq` is gapless per job, from 1.
 
-Everything that shows a job (API, streams, spans, run page, audit, trajectories) is a projection of these.
+Everything that shows a job (API, streams, spans, run page, audit, trajectories) is a projection of these. What a job has used is the sum of
+the `usage` of its events, but for the one at its end, which tells that sum.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ class EventType(StrEnum):
     STEP_MALFORMED = "step.malformed"
     """step, model, error, raw, usage"""
     STEP_RETRYING = "step.retrying"
-    """step, code, message, attempt, retry_in_s: our machinery or the provider failed; tried again"""
+    """step, code, message, attempt, retry_in_s, usage where a model was paid: our machinery or the provider failed; tried again"""
+    STEP_DROPPED = "step.dropped"
+    """step, attempt, usage: what a model said was not recorded (it came too late, or it can't be written) and is paid for all the same"""
     PLAN_UPDATED = "plan.updated"
     """step, plan[{title, status}]"""
     CONTEXT_COMPACTED = "context.compacted"
-    """through_step: observations up to it are shown shortened from now on"""
+    """through_step, summary: stands in the model's context for the steps up to it; model that wrote it (empty: the platform), usage"""
     CALL_STARTED = "call.started"
     """call_id, step, tool, attempt"""
     CALL_FINISHED = "call.finished"

@@ -138,7 +138,7 @@ class Job:
     malformed: int
     """Malformed actions in a row."""
     compacted_through: int
-    """Steps up to this one are shown shortened in context."""
+    """The last step that `summary` stands for; use `summarised_through`."""
     verified_step: int
     """The last step whose verifications (checks, outputs) were judged."""
     stopping: JobStatus | None
@@ -173,3 +173,12 @@ class Job:
     forked_step: int | None = None
     first_workspace: str | None = None
     """Workspace before its first step."""
+    summary: str = ""
+    """What stands for its older steps in the model's context; empty: all steps are shown."""
+    context_tokens: int = 0
+    """Tokens of the last decision's context and answer, as the provider counted them; 0: not known, since it was changed."""
+
+    @property
+    def summarised_through(self) -> int:
+        """Steps up to this one are shown to the model no more, but as `summary`; the first release wrote none."""
+        return self.compacted_through if self.summary else 0

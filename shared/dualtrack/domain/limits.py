@@ -74,7 +74,12 @@ class PlatformLimits(_Frozen):
     artifact_bytes: Positive = Field(1 * GIB, description="Largest artifact.")
     artifacts: Positive = Field(1000, description="Artifacts of a job.")
     context_tokens: Positive = Field(
-        100_000, description="Context at which the oldest steps are summarised; a model's own window may be smaller."
+        100_000, description="Context at which the older steps are summarised; for a model with a small window, 0.7 of that if it is less."
+    )
+    context_steps: int = Field(200, ge=10, description="Steps in context after which the older ones are summarised, however short.")
+    summary_chars: int = Field(12_000, ge=1000, description="Longest summary of older steps.")
+    history_chars: Positive = Field(
+        64 * MIB, description="Characters of the steps of running jobs that a planner process keeps in memory, to read each only once."
     )
     malformed_actions: Positive = Field(3, description="Malformed model answers in a row before a job fails.")
     same_failure: Positive = Field(3, description="Times the same call may fail the same way in a row before a job is stopped.")

@@ -1,8 +1,10 @@
-"""The model's context of a job, built from what is recorded; append-only from step to step but for compaction."""
+"""The model's context of a job, built from what is recorded; append-only from step to step, between one compaction and the next."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
 
 from dualtrack.domain.job import Job
 from dualtrack.domain.policies import needs_reflection
@@ -11,6 +13,9 @@ from dualtrack.engine.observations import shortened
 from dualtrack.models.port import DecisionRequest, PastCall, PastStep
 from dualtrack.models.prompts import AGENT_SYSTEM_PROMPT
 from dualtrack.tools.registry import Registry
+
+_NOTE_CHARS: Final = 1000
+"""Of what the platform told the model after a step, where observations are shortened."""
 
 
 def verified(call: Call) -> str:
@@ -30,6 +35,11 @@ def task_text(job: Job) -> str:
     return "\n\n".join(parts)
 
 
+def shown(job: Job, history: Sequence[Step]) -> list[Step]:
+    """The steps of the history that no summary stands for."""
+    return [step for step in history if step.number > job.summarised_through]
+
+
 def decision_request(
     job: Job, history: Sequence[Step], registry: Registry, messages: Mapping[int, Sequence[str]] | None = None
 ) -> DecisionRequest:
@@ -38,26 +48,41 @@ def decision_request(
     `messages`: what the job's user wrote to it, oldest first, by the number of the step that each followed; 0: before the first.
     """
     said = messages or {}
-    first = history[0].number if history else job.step + 1
     return DecisionRequest(
         model=job.spec.agent.model,
         system=job.spec.agent.system_prompt or AGENT_SYSTEM_PROMPT,
         task=task_text(job),
         tools=registry.specs(job.spec.agent.tools),
-        steps=[_past(step, tuple(said.get(step.number, ())), compacted=step.number <= job.compacted_through) for step in history],
-        messages=tuple(text for number in sorted(said) if number < first for text in said[number]),
+        steps=[_past(step, tuple(said.get(step.number, ()))) for step in shown(job, history)],
+        messages=tuple(text for number in sorted(said) if number <= job.summarised_through for text in said[number]),
+        summary=job.summary,
+        summarised=job.summarised_through,
         reflect=needs_reflection(history),
     )
 
 
-def _past(step: Step, messages: tuple[str, ...], *, compacted: bool) -> PastStep:
-    calls = tuple(
-        PastCall(call.tool, call.arguments, bool(call.ok), shortened(call.preview, call.id) if compacted else call.preview)
-        for call in step.calls
-        if call not in step.verifications
-    )
+def summary_context(request: DecisionRequest, history: Sequence[Step], through: int, *, short: bool) -> DecisionRequest:
+    """The part of a decision's request up to step `through`, which a summary is to replace; `short`: with observations shortened."""
+    steps = request.steps[: max(0, through - request.summarised)]
+    if short:
+        calls = {step.number: step.calls for step in history}
+        steps = [_shortened(step, calls[request.summarised + n]) for n, step in enumerate(steps, 1)]
+    return replace(request, steps=steps, reflect=False)
+
+
+def _past(step: Step, messages: tuple[str, ...]) -> PastStep:
+    calls = tuple(PastCall(call.tool, call.arguments, bool(call.ok), call.preview) for call in step.calls if call not in step.verifications)
     failed = [call for call in step.verifications if not call.ok]
     note = step.note
     if failed:
         note = "Not finished yet:\n" + "\n".join(f"{verified(call)}: failed\n{call.preview}" for call in failed)
     return PastStep(thought=step.thought, calls=calls, note=note, reflection=step.reflection, messages=messages)
+
+
+def _shortened(step: PastStep, calls: Sequence[Call]) -> PastStep:
+    """A step with its observations shortened; `calls` are its recorded ones, of which verifications come last."""
+    return replace(
+        step,
+        calls=tuple(replace(past, observation=shortened(past.observation, call.id)) for past, call in zip(step.calls, calls, strict=False)),
+        note=step.note[:_NOTE_CHARS],
+    )

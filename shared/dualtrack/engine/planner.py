@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind
 from sqlalchemy import func
 
 from dualtrack.db import claims, events, jobs, steps
-from dualtrack.db.engine import Transaction, assert_no_transaction
+from dualtrack.db.engine import Transaction
 from dualtrack.db.rows import job_of
 from dualtrack.domain.errors import (
     ContextTooLong,
@@ -30,30 +30,34 @@ from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Step
 from dualtrack.domain.text import storable
 from dualtrack.domain.usage import Usage
-from dualtrack.engine import doorbells, flow
+from dualtrack.engine import compaction, doorbells, flow
+from dualtrack.engine.asking import Asking
+from dualtrack.engine.compaction import Compactor
 from dualtrack.engine.context import decision_request, verified
 from dualtrack.engine.decisions import DecisionReader, Outline
 from dualtrack.engine.ending import end_job, end_unreadable, finish_stop, usage_data
+from dualtrack.engine.history import History
 from dualtrack.engine.runtime import WorkerRuntime
 from dualtrack.faults import Fault, point
-from dualtrack.models.port import Decision, ModelGateway
+from dualtrack.models.port import Decision, DecisionRequest, ModelGateway
 from dualtrack.telemetry import genai, tracing
 
 _LOG: Final = logging.getLogger(__name__)
-_KEEP_STEPS: Final = 3
-"""The last steps keep their observations in full when the context is compacted."""
 _RAW_CHARS: Final = 2000
 _SHOWN_CHARS: Final = 300
 
 
 class Planner:
-    """Advances jobs. Thread-safe; holds no state of any job."""
+    """Advances jobs. Thread-safe; of jobs it holds nothing but copies of what can't change any more."""
 
     def __init__(self, worker: WorkerRuntime, gateway: ModelGateway) -> None:
         self._worker = worker
         self._runtime = worker.base
         self._gateway = gateway
         self._reader = DecisionReader(worker.base.registry, worker.base.limits)
+        self._compactor = Compactor(worker.base, gateway)
+        limits = worker.base.limits
+        self._history = History(most_chars=limits.history_chars, last=limits.same_failure)
 
     def advance(self, job_id: str) -> None:
         """Take the job one decision further, if it is due and nobody else is at it.
@@ -61,6 +65,7 @@ class Planner:
         Raises nothing for what the model, the provider, a newer attempt or a fault of ours did: that is written down.
         `DatabaseUnavailable` means that nothing was; the lease runs out and the scheduler rings again.
         """
+        self._history.warm(self._runtime.database, job_id)
         try:
             claimed = self._claim(job_id)
         except RecordUnreadable as error:
@@ -76,14 +81,16 @@ class Planner:
             tracing.span(f"plan step {job.step + 1}", parent=job.traceparent, kind=SpanKind.CONSUMER, attributes=attributes),
             self._worker.leases.hold("jobs", job.id, job.attempt),
         ):
+            asking = Asking(self._gateway, job.id)
             try:
                 point(Fault.PLANNER_CLAIMED, job.id)
-                self._decide(job, history)
+                self._decide(job, history, asking)
             except StaleAttempt as error:
                 _LOG.info("result dropped: %s", error, extra={"job_id": job.id})
+                self._drop(job, asking)
 
     def _claim(self, job_id: str) -> tuple[Job, list[Step]] | None:
-        """The job and its steps, claimed; None when there is nothing to decide (any more)."""
+        """The job, claimed, and the steps that matter now; None when there is nothing to decide (any more)."""
         with self._runtime.database.transaction() as tx:
             row = claims.claim(tx, "jobs", job_id, self._worker.presence.key, self._runtime.limits)
             if row is None:
@@ -92,7 +99,7 @@ class Planner:
             if job.status is JobStatus.QUEUED:
                 jobs.start(tx, job.id)
                 events.append(tx, job.id, NewEvent(EventType.JOB_STARTED, {}))
-            history = steps.page(tx, job.id)
+            history = self._history.read(tx, job)
             point(Fault.PLANNER_CLAIM, job.id)
             return None if self._ended(tx, job, history) else (job, history)
 
@@ -140,30 +147,22 @@ class Planner:
         end_job(tx, job.id, JobStatus.SUCCEEDED, answer=str(history[-1].finish.arguments.get("answer", "")))
         return True
 
-    def _decide(self, job: Job, history: Sequence[Step]) -> None:
+    def _decide(self, job: Job, history: Sequence[Step], asking: Asking) -> None:
         request = decision_request(job, history, self._runtime.registry)
-        assert_no_transaction()
         try:
-            with tracing.span(
-                f"{genai.CHAT} {request.model}",
-                kind=SpanKind.CLIENT,
-                attributes={genai.OPERATION: genai.CHAT, genai.REQUEST_MODEL: request.model, genai.CONVERSATION_ID: job.id},
-            ) as span:
-                decision = self._gateway.decide(request)
-                span.set_attributes(
-                    {
-                        genai.RESPONSE_MODEL: decision.model,
-                        genai.INPUT_TOKENS: decision.usage.input_tokens,
-                        genai.OUTPUT_TOKENS: decision.usage.output_tokens,
-                        genai.COST_USD: float(decision.usage.cost_usd),
-                    }
-                )
+            what = self._compactor.due(job, history)
+            if what is not None:
+                self._compactor.compact(job, history, request, what, asking)
+                return
+            decision = asking.decide(request)
+        except (StaleAttempt, DatabaseUnavailable):
+            raise
         except MalformedAction as error:
             self._record_malformed(job, error)
         except ContextTooLong as error:
-            self._compact(job, error)
+            self._shorten(job, history, request, error, asking)
         except Exception as error:  # noqa: BLE001 - written down, whatever it is
-            self._record_failure(job, error)
+            self._record_failure(job, error, asking.spent)
         else:
             point(Fault.PLANNER_DECIDED, job.id)
             try:
@@ -171,7 +170,28 @@ class Planner:
             except (StaleAttempt, DatabaseUnavailable):
                 raise
             except Exception as error:  # noqa: BLE001 - the decision can't be written, but what it cost can
-                self._record_failure(job, error, usage=decision.usage)
+                self._record_failure(job, error, asking.spent)
+
+    def _shorten(self, job: Job, history: Sequence[Step], request: DecisionRequest, error: ContextTooLong, asking: Asking) -> None:
+        """The provider takes no context that long: compact it at once; give up when nothing is left to shorten."""
+        what = compaction.refused(job)
+        if what is None:
+            self._record_failure(job, error, asking.spent)
+            return
+        try:
+            self._compactor.compact(job, history, request, what, asking)
+        except (StaleAttempt, DatabaseUnavailable):
+            raise
+        except Exception as failure:  # noqa: BLE001 - written down, whatever it is
+            self._record_failure(job, failure, asking.spent)
+
+    def _drop(self, job: Job, asking: Asking) -> None:
+        """The attempt was overtaken: what it says is dropped, what it cost is not."""
+        if asking.spent == Usage():
+            return
+        with self._runtime.database.transaction() as tx:
+            if jobs.charge(tx, job.id, asking.spent):
+                events.append(tx, job.id, _dropped(job, asking.spent))
 
     def _record(self, job: Job, decision: Decision) -> None:
         number = job.step + 1
@@ -202,6 +222,7 @@ class Planner:
                 "tries": 0,
                 "malformed": 0,
                 "rings": 0,
+                "context_tokens": decision.usage.total_tokens,
                 "due_at": self._due(self._runtime.limits.ring_s),
             }
             if outline.plan is not None:
@@ -265,6 +286,7 @@ class Planner:
                 "tries": 0,
                 "malformed": job.malformed + 1,
                 "rings": 0,
+                "context_tokens": error.usage.total_tokens,
                 "due_at": self._due(self._runtime.limits.ring_s),
             }
             jobs.release(tx, job.id, job.attempt, values, usage=error.usage)
@@ -282,19 +304,7 @@ class Planner:
             events.append(tx, job.id, NewEvent(EventType.STEP_MALFORMED, data))
             doorbells.plan_after_commit(tx, self._runtime, job)
 
-    def _compact(self, job: Job, error: ContextTooLong) -> None:
-        """Show older observations shortened from now on; give up when that was done already."""
-        through = job.step - _KEEP_STEPS
-        if through <= job.compacted_through:
-            self._record_failure(job, error)
-            return
-        with self._runtime.database.transaction() as tx:
-            values = {"compacted_through": through, "tries": 0, "failures": 0, "rings": 0, "due_at": self._due(self._runtime.limits.ring_s)}
-            jobs.release(tx, job.id, job.attempt, values)
-            events.append(tx, job.id, NewEvent(EventType.CONTEXT_COMPACTED, {"through_step": through}))
-            doorbells.plan_after_commit(tx, self._runtime, job)
-
-    def _record_failure(self, job: Job, failure: Exception, usage: Usage | None = None) -> None:
+    def _record_failure(self, job: Job, failure: Exception, usage: Usage) -> None:
         """The provider or our machinery failed: try again after a pause, or end the job when that can't help or was done often enough."""
         error = failure if isinstance(failure, DualtrackError) else InternalFault(f"{type(failure).__name__} in the planner; see its log.")
         log = _LOG.warning if error is failure else _LOG.error
@@ -310,10 +320,12 @@ class Planner:
             failures = job.failures + 1
             if gives_up(error, failures, self._runtime.limits):
                 jobs.release(tx, job.id, job.attempt, {}, usage=usage)
+                if usage != Usage():
+                    events.append(tx, job.id, _dropped(job, usage))
                 end_job(tx, job.id, JobStatus.FAILED, reason=error.code, message=error.message)
                 return
             pause = backoff(failures, self._runtime.limits)
-            data = {
+            data: dict[str, Any] = {
                 "step": job.step + 1,
                 "code": error.code,
                 "message": error.message,
@@ -322,10 +334,16 @@ class Planner:
             }
             values = {"due_at": self._due(pause), "not_before": self._due(pause), "tries": 0, "failures": failures}
             wanted = jobs.release(tx, job.id, job.attempt, values, usage=usage)
-            events.append(tx, job.id, NewEvent(EventType.STEP_RETRYING, data | {"retry_in_s": round(pause, 2)}))
+            if usage != Usage():
+                data["usage"] = usage_data(usage)
+            events.append(tx, job.id, NewEvent(EventType.STEP_RETRYING, data))
             if wanted.hold is not None:  # nobody has to wait for the end of the pause
                 flow.go_on(tx, self._runtime, jobs.get(tx, job.id))
 
     @staticmethod
     def _due(seconds: float) -> Any:  # noqa: ANN401 - a SQL expression of the database's clock
         return func.now() + timedelta(seconds=seconds)
+
+
+def _dropped(job: Job, usage: Usage) -> NewEvent:
+    return NewEvent(EventType.STEP_DROPPED, {"step": job.step + 1, "attempt": job.attempt, "usage": usage_data(usage)})

@@ -23,6 +23,8 @@ CHAT: Final = "chat"
 
 JOB_ID: Final = "dualtrack.job.id"
 JOB_STATUS: Final = "dualtrack.job.status"
+PURPOSE: Final = "dualtrack.purpose"
+"""Of a chat span that is no decision: `summary`."""
 STEP: Final = "dualtrack.step"
 ATTEMPT: Final = "dualtrack.attempt"
 COST_USD: Final = "dualtrack.cost_usd"

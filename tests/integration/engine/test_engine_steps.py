@@ -156,21 +156,6 @@ def test_long_observations_are_cut_in_context_and_read_on_in_full(make: Make) ->
     assert whole.split()[:5000] == [str(n) for n in range(1, 5001)]
 
 
-def test_a_context_that_is_too_long_is_compacted_once_then_ends_the_job(make: Make) -> None:
-    script = [shell(f"seq 1 {300 + n}") for n in range(6)] + [{"error": "context_too_long", "times": 1, **finish("fits now")}]
-    model = ScriptedModel(script)
-    stepper = make(model)
-    job = stepper.run(stepper.submit())
-    assert job.status is JobStatus.SUCCEEDED
-    assert "context.compacted" in types(stepper, job)
-    last = model.requests[-1].steps
-    assert [len(past.calls[0].observation) < 400 for past in last] == [True, True, True, False, False, False]
-
-    stepper = make([{"error": "context_too_long"}])
-    job = stepper.run(stepper.submit("another"))
-    assert (job.status, job.reason) == (JobStatus.FAILED, "context_length_exceeded")
-
-
 def test_binary_output_is_kept_readable(make: Make) -> None:
     stepper = make([shell("printf '\\000\\377ok'"), finish()])
     job = stepper.run(stepper.submit())
