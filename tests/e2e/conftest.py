@@ -21,10 +21,10 @@ def otlp() -> Iterator[OtlpReceiver]:
 def stack(postgres: Any, rabbitmq: Any, s3_server: Any, otlp: OtlpReceiver) -> Iterator[Stack]:
     url = postgres.create_database()
     broker = rabbitmq.new_vhost()
-    # Frequent heartbeats make cancels quick; a long lease proves that takeovers do not wait for it.
+    # Slow heartbeats and a long lease prove that cancels and takeovers do not wait for them.
     environment = {
         "DUALTRACK_TELEMETRY__OTLP_ENDPOINT": otlp.endpoint,
-        "DUALTRACK_LIMITS__HEARTBEAT_S": "0.5",
+        "DUALTRACK_LIMITS__HEARTBEAT_S": "10",
         "DUALTRACK_LIMITS__LEASE_S": "120",
         "DUALTRACK_WORKERS__SCHEDULER_TICK_S": "0.5",
     }

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from dualtrack.db import claims, events, idempotency, jobs, migrate, steps, tenants
 from dualtrack.db.engine import Database, Transaction, assert_no_transaction
 from dualtrack.db.idempotency import RequestKey
-from dualtrack.db.presence import Presence
+from dualtrack.db.presence import Presence, call
 from dualtrack.db.tables import calls, metadata
 from dualtrack.db.tables import events as events_table
 from dualtrack.db.tables import jobs as jobs_table
@@ -253,6 +253,34 @@ def test_a_presence_whose_old_session_the_server_still_keeps_takes_its_place(dat
         ghost.invalidate()
     presence.close()
     wait_for(lambda: holders(database) == [])
+
+
+def test_a_presence_hears_that_it_is_called_whatever_befell_its_connection(database: Database) -> None:
+    heard = threading.Event()
+    presence = Presence(database, check_s=1000)
+    presence.on_call(heard.set)
+    presence.start()
+    try:
+        with database.transaction() as tx:
+            call(tx, [presence.key, presence.key, 17])
+            assert not heard.wait(0.2)  # not before the commit
+        assert heard.wait(5)
+        heard.clear()
+        (before,) = holders(database)
+        with database.transaction() as tx:
+            tx.connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": before})
+        wait_for(lambda: holders(database) not in ([], [before]))
+
+        def called() -> bool:
+            with database.transaction() as tx:
+                call(tx, [presence.key])
+            return heard.wait(0.1)
+
+        wait_for(called)  # it listens a moment after it holds its lock
+    finally:
+        began = time.monotonic()
+        presence.close()
+        assert time.monotonic() - began < 10
 
 
 def test_a_closed_presence_frees_its_claims_at_once(database: Database, presence: Presence) -> None:

@@ -2,6 +2,9 @@
 
 PostgreSQL releases it the moment the process or its connection is gone, so "is the owner of this claim dead?" is a question
 to the database, not a guess from a clock (a redelivered message proves nothing: its sender may only have lost its broker).
+
+On the same connection the process hears when it is called (`call`), within milliseconds of the caller's commit. A call may be lost with the
+connection, so whoever is called must look by itself now and then too.
 """
 
 from __future__ import annotations
@@ -9,12 +12,14 @@ from __future__ import annotations
 import logging
 import secrets
 import select
+import socket
 import threading
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from sqlalchemy import Connection, text
 
-from dualtrack.db.engine import Database
+from dualtrack.db.engine import Database, Transaction
 from dualtrack.domain.limits import PRESENCE_RETURN_S
 
 _LOG: Final = logging.getLogger(__name__)
@@ -39,6 +44,16 @@ _EVICT_SQL: Final = text(
 )
 
 
+_CHANNEL: Final = "dualtrack_worker_{key}"
+_CALL_SQL: Final = text("SELECT pg_notify(:channel, '')")
+
+
+def call(tx: Transaction, owners: Iterable[int]) -> None:
+    """Have the processes with these keys look at their work at once, as soon as this transaction is committed."""
+    for owner in set(owners):
+        tx.connection.execute(_CALL_SQL, {"channel": _CHANNEL.format(key=owner)})
+
+
 class Presence:
     """This process's mark in the database; `key` is written as `owner` into what it claims.
 
@@ -52,8 +67,14 @@ class Presence:
         self._check_s = check_s
         self._connection: Connection | None = None
         self._stop = threading.Event()
+        self._woken, self._waker = socket.socketpair()
+        self._called: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
         self.key: Final = secrets.randbits(62) | 1 << 61  # never 0, positive in a bigint
+
+    def on_call(self, action: Callable[[], None]) -> None:
+        """Do `action`, which must be quick, on the presence's thread whenever this process is called. To be said before `start`."""
+        self._called = action
 
     def start(self) -> None:
         """Hold the lock and keep it. Raises SQLAlchemy's errors when the database can't be reached now."""
@@ -63,8 +84,10 @@ class Presence:
     def close(self) -> None:
         """Give the lock back: claims of this process are free at once."""
         self._stop.set()
+        self._waker.close()  # which the other end hears
         if self._thread.is_alive():
             self._thread.join(timeout=2 * self._check_s + 10)
+        self._woken.close()
         self._drop()
 
     def _run(self) -> None:
@@ -81,10 +104,10 @@ class Presence:
                 self._stop.wait(_RETRY_S)
 
     def _wait(self) -> None:
-        """Until the server says something unasked, which is that it hangs up, or `check_s` have passed."""
+        """Until the server says something unasked (that this process is called, or that it hangs up), `close`, or `check_s` have passed."""
         if self._connection is not None:
             raw = self._connection.connection.dbapi_connection
-            select.select([raw.fileno()], [], [], self._check_s)  # type: ignore[union-attr] # psycopg's connection
+            select.select([raw.fileno(), self._woken], [], [], self._check_s)  # type: ignore[union-attr] # psycopg's connection
 
     def _take(self) -> None:
         connection = self._database.vital.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -93,6 +116,9 @@ class Presence:
                 connection.execute(_EVICT_SQL, {"key": self.key})
                 if self._stop.wait(_RETRY_S):
                     break
+            raw = connection.connection.dbapi_connection
+            raw.add_notify_handler(lambda _: self._called())  # type: ignore[union-attr] # psycopg's connection
+            connection.execute(text(f"LISTEN {_CHANNEL.format(key=self.key)}"))
         except BaseException:
             connection.invalidate()
             connection.close()

@@ -143,6 +143,11 @@ def running_alive(tx: Transaction, job_id: str) -> set[str]:
     )
 
 
+def owners(tx: Transaction, job_id: str) -> set[int]:
+    """Keys of the processes that work on the job's calls, dead ones included."""
+    return set(tx.connection.execute(select(calls.c.owner).where(calls.c.job_id == job_id, calls.c.owner.is_not(None))).scalars())
+
+
 def add_artifact(tx: Transaction, artifact: Mapping[str, Any]) -> None:
     """Insert an artifact."""
     tx.connection.execute(insert(artifacts).values(dict(artifact)))

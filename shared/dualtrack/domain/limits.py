@@ -88,7 +88,9 @@ class PlatformLimits(_Frozen):
     )
     waiting_s: Seconds = Field(7 * 24 * 3600, description="A job that waits for a person or a budget for this long expires.")
     lease_s: Seconds = Field(15.0, description="A claim without a heartbeat for this long is free for another worker.")
-    heartbeat_s: Seconds = Field(2.0, description="Seconds between heartbeats; also how fast a running call hears of a cancel.")
+    heartbeat_s: Seconds = Field(
+        2.0, description="Seconds between heartbeats; also how late a running call hears of a cancel whose notification was lost."
+    )
     ring_s: Seconds = Field(5.0, description="Seconds after which work that nobody claimed is rung again (doubling up to ten times this).")
     backoff_s: Seconds = Field(1.0, description="First pause after a failure of our machinery; doubles, with jitter.")
     backoff_max_s: Seconds = Field(60.0, description="Longest such pause.")

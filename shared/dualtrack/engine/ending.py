@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dualtrack.db import events, jobs, steps
+from dualtrack.db import events, jobs, presence, steps
 from dualtrack.db.engine import Transaction
 from dualtrack.domain.errors import Conflict, RecordUnreadable
 from dualtrack.domain.events import EventType, NewEvent
@@ -49,6 +49,8 @@ def end_job(
 ) -> None:
     """End a job whose row lock the caller holds: final status, last event, open calls cancelled; once committed, its span."""
     left = steps.open_calls(tx, job_id)
+    if any(call.status is CallStatus.RUNNING for call in left):
+        presence.call(tx, steps.owners(tx, job_id))
     steps.cancel_calls(tx, [call.id for call in left])
     code = None if reason is None else str(reason)
     jobs.end(tx, job_id, status, reason=code, message=message, answer=answer)
@@ -114,6 +116,7 @@ def finish_stop(tx: Transaction, job_id: str, target: JobStatus, *, why: tuple[R
         idle = [call for call in steps.open_calls(tx, job_id) if call.status is CallStatus.PENDING]
         steps.cancel_calls(tx, [call.id for call in idle])
         events.append(tx, job_id, *[_cancelled(call) for call in idle])
+        presence.call(tx, steps.owners(tx, job_id))
         return False
     reason, message = why or _STOPPED[target]
     end_job(tx, job_id, target, reason=reason, message=message)

@@ -32,7 +32,7 @@ class Lease:
 
 
 class Leases:
-    """Keeps claims alive while work goes on, and this process present."""
+    """Keeps claims alive while work goes on, and this process present: a heartbeat every `heartbeat_s`, and one at once when called."""
 
     def __init__(self, database: Database, presence: Presence, limits: PlatformLimits) -> None:
         self._database = database
@@ -41,6 +41,8 @@ class Leases:
         self._held: dict[tuple[str, str, int], Lease] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._wake = threading.Event()
+        presence.on_call(self._wake.set)
         self._last = time.monotonic()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -52,6 +54,7 @@ class Leases:
     def stop(self) -> None:
         """Stop beating and give the presence back; claims still held are free for others at once."""
         self._stop.set()
+        self._wake.set()
         self._thread.join(timeout=10)
         self._presence.close()
 
@@ -69,7 +72,11 @@ class Leases:
                 del self._held[key]
 
     def _beat(self) -> None:
-        while not self._stop.wait(self._limits.heartbeat_s):
+        while True:
+            self._wake.wait(self._limits.heartbeat_s)
+            self._wake.clear()
+            if self._stop.is_set():
+                return
             try:
                 self.renew()
             except DualtrackError as error:

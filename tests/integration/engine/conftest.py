@@ -100,7 +100,7 @@ def make(database: Database, store: MemoryStore, sandbox: CountingSandbox, scrat
         model = ScriptedModel(gateway) if isinstance(gateway, list) else gateway
         workdirs = Workdirs(SandboxSettings(workspaces=scratch))
         workdirs.__enter__()
-        stepper = Stepper(database, store, model, sandbox, workdirs, PlatformLimits(heartbeat_s=0.1, **limits), registry)
+        stepper = Stepper(database, store, model, sandbox, workdirs, PlatformLimits(**{"heartbeat_s": 0.1} | limits), registry)
         present = stepper.present()
         present.__enter__()
         stack.append((workdirs, present))

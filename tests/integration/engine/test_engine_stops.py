@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -135,3 +136,19 @@ def test_giving_up_is_a_failure_with_the_agents_answer(make: Make) -> None:
     stepper = make([finish("there is no such file", success=False)])
     job = stepper.run(stepper.submit(checks=["true"]))
     assert (job.status, job.reason, job.answer) == (JobStatus.FAILED, "agent_gave_up", "there is no such file")
+
+
+def test_a_stop_reaches_a_running_command_without_a_heartbeat(make: Make, sandbox: CountingSandbox) -> None:
+    stepper = make([shell("sleep 60")], heartbeat_s=1000, lease_s=3000)
+    job = stepper.submit()
+    stepper.ring()
+    asked: list[float] = []
+
+    def stop() -> None:
+        cancel(stepper, job)
+        asked.append(time.monotonic())
+
+    sandbox.before = stop
+    stepper.ring()
+    assert time.monotonic() - asked[0] < 2
+    assert stepper.job(job).status is JobStatus.CANCELLED
