@@ -81,6 +81,13 @@ class Fault(StrEnum):
     EXECUTOR_RECORDED = "executor.recorded"
     """The outcome is committed; nobody is rung."""
 
+    EXTERNAL_INTEND = "external.intend"
+    """An external call is about to be written down as begun."""
+    EXTERNAL_SEND = "external.send"
+    """That is committed; nothing has left the platform."""
+    EXTERNAL_SENT = "external.sent"
+    """The world has answered; nobody else knows."""
+
     SCHEDULER_PUSH_BACK = "scheduler.push-back"
     """Due rows have their next ring and are not committed."""
     SCHEDULER_PUSHED_BACK = "scheduler.pushed-back"

@@ -167,11 +167,15 @@ class Executor:
                 read_observation=lambda call_id: observations.read(self._runtime, job.id, call_id),
                 idempotency_key=call.id,
             )
-            point(Fault.EXECUTOR_EFFECT, job.id)
             if call.effect is Effect.EXTERNAL:
+                point(Fault.EXTERNAL_INTEND, job.id)
                 ledger.begin(self._runtime, call)
+                point(Fault.EXTERNAL_SEND, job.id)
+            point(Fault.EXECUTOR_EFFECT, job.id)
             result = tool.run(call.arguments, context)
             point(Fault.EXECUTOR_EFFECTED, job.id)
+            if call.effect is Effect.EXTERNAL:
+                point(Fault.EXTERNAL_SENT, job.id)
             workspace = job.workspace
             if call.effect is Effect.WORKSPACE and not lease.cancel.is_set():
                 try:

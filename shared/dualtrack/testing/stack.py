@@ -33,6 +33,7 @@ class Stack:
         base_url: of the router.
         api_key: a key of the tenant `default`.
         tenant_id: that tenant.
+        bucket: where its objects are.
         database: for looking at what the services wrote.
     """
 
@@ -45,6 +46,7 @@ class Stack:
         self.folder.chmod(0o711)
         (port,) = free_ports(1)
         self._port = port
+        self.bucket = f"test-{port}"
         self._urls: dict[str, str] = {}
         self.base_url = f"http://127.0.0.1:{port}"
         self.database = Database(DatabaseSettings(url=SecretStr(database_url)))
@@ -61,7 +63,7 @@ class Stack:
             "DUALTRACK_BROKER__URL": broker_url,
             "DUALTRACK_OBJECTS__DRIVER": "s3",
             "DUALTRACK_OBJECTS__ENDPOINT_URL": s3.endpoint_url,
-            "DUALTRACK_OBJECTS__BUCKET": f"test-{port}",
+            "DUALTRACK_OBJECTS__BUCKET": self.bucket,
             "DUALTRACK_OBJECTS__ACCESS_KEY_ID": s3.access_key_id,
             "DUALTRACK_OBJECTS__SECRET_ACCESS_KEY": s3.secret_access_key,
             "DUALTRACK_SANDBOX__WORKSPACES": str(self.folder / "workspaces"),

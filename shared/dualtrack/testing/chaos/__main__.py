@@ -13,7 +13,10 @@ from pathlib import Path
 from dualtrack.testing.chaos.report import Result, as_json, markdown, terminal_head, terminal_row
 from dualtrack.testing.chaos.rig import Rig
 from dualtrack.testing.chaos.rows import Row, matrix
-from dualtrack.testing.chaos.run import JOBS, run_row
+from dualtrack.testing.chaos.run import JOBS, run_random, run_row
+
+LONG_JOBS, LONG_STEPS = 300, (8, 20)
+SHORT_JOBS, SHORT_STEPS = 16, (8, 10)
 
 
 def main() -> int:
@@ -33,6 +36,14 @@ def main() -> int:
             print(terminal_row(results[-1]), flush=True)
             if options.keep_logs and not results[-1].passed:
                 _keep_logs(rig, options.keep_logs / row.name)
+        if options.random:
+            print(f"\n{options.random} jobs under random faults, seed {options.seed}; the same seed gives the same plan", flush=True)
+            steps = SHORT_STEPS if options.short else LONG_STEPS
+            random = run_random(rig, seed=options.seed, jobs=options.random, steps=steps, say=lambda text: print(text, flush=True))
+            print(terminal_row(random), flush=True)
+            results.append(random)
+            if options.keep_logs and not random.passed:
+                _keep_logs(rig, options.keep_logs / "random")
     failed = [result for result in results if not result.passed]
     print(f"\n{len(results) - len(failed)} of {len(results)} rows passed in {time.monotonic() - began:.0f} s, seed {options.seed}")
     if options.json:
@@ -46,14 +57,18 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m dualtrack.testing.chaos", description=__doc__)
     parser.add_argument("--short", action="store_true", help="only the rows of the shortened matrix")
-    parser.add_argument("--rows", help="only these rows, by the beginnings of their names, comma-separated")
+    parser.add_argument("--rows", help="only these rows, by the beginnings of their names, comma-separated ('-': none)")
     parser.add_argument("--list", action="store_true", help="print the rows and end")
     parser.add_argument("--seed", type=int, default=1, help="of jobs and random faults (default 1)")
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"jobs of each row (default {JOBS})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there")
+    parser.add_argument("--random", type=int, metavar="JOBS", help=f"jobs under random faults (default {LONG_JOBS}; {SHORT_JOBS} if short)")
     parser.add_argument("--keep-logs", type=Path, metavar="FOLDER", help="copy all logs there after a row that failed")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.random is None:
+        options.random = 0 if options.rows else SHORT_JOBS if options.short else LONG_JOBS
+    return options
 
 
 def _chosen(options: argparse.Namespace) -> list[Row]:

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import httpx
 
-from dualtrack.testing.chaos.jobs import PlannedJob
+from dualtrack.domain.job import DEFAULT_AGENT_TOOLS
+from dualtrack.testing.chaos.jobs import EXTERNAL_TOOL, PlannedJob
 from dualtrack.testing.chaos.judge import Record
 
 _END: Final = frozenset({"job.succeeded", "job.failed", "job.cancelled", "job.expired"})
@@ -42,6 +43,10 @@ class Clients:
         """Events that clients have seen so far."""
         return sum(len(record.streamed or ()) for record in self.records)
 
+    def ended(self) -> int:
+        """Jobs whose end has been seen."""
+        return sum(any(event["type"] in _END for event in (record.streamed or [])[-1:]) for record in self.records)
+
     def done(self) -> bool:
         """Whether every client has seen its job's end, or given up."""
         return not any(thread.is_alive() for thread in self._threads)
@@ -49,7 +54,8 @@ class Clients:
     def finish(self) -> list[Record]:
         """Wait for all, then read every job's state and pages; the records."""
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
         with httpx.Client(headers=self._headers, timeout=_TIMEOUT, trust_env=False) as client:
             for record in self.records:
                 if record.job_id is not None:
@@ -73,6 +79,7 @@ class Clients:
     def _submit(self, client: httpx.Client, url: str, plan: PlannedJob) -> str | None:
         body = {
             "instructions": f"Follow the script.\n```script\n{json.dumps(plan.script)}\n```",
+            "agent": {"tools": [*DEFAULT_AGENT_TOOLS, EXTERNAL_TOOL]},
             "limits": {"steps": plan.steps + 10},
             "metadata": {"token": plan.token},
         }

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Any, Final
 
+EXTERNAL_TOOL: Final = "http_request"
 LONG_LINES: Final = 1500
 """Lines of the observation that is too long for the context, so that it is uploaded."""
 _DELAY_S: Final = (0.0, 0.15)
@@ -29,18 +30,18 @@ class PlannedJob:
         return len(self.script)
 
 
-def plan_jobs(seed: int, count: int, steps: tuple[int, int], *, witness_url: str | None = None, prefix: str = "job") -> list[PlannedJob]:
-    """Jobs of as many steps as the range says. Without a witness nobody's outside world is touched."""
+def plan_jobs(seed: int, count: int, steps: tuple[int, int], *, witness_url: str, prefix: str = "job") -> list[PlannedJob]:
+    """Jobs of as many steps as the range says."""
     rng = random.Random(seed)
     return [_job(rng, f"{prefix}-{seed}-{n}", rng.randint(*steps), witness_url) for n in range(count)]
 
 
-def _job(rng: random.Random, token: str, steps: int, witness_url: str | None) -> PlannedJob:
+def _job(rng: random.Random, token: str, steps: int, witness_url: str) -> PlannedJob:
     script: list[dict[str, Any]] = []
     lines: list[str] = []
     effects: list[str] = []
-    kinds = ["append", "append", "append", "read", "long"] + ["external"] * (2 if witness_url else 0)
-    must = ["append", "external" if witness_url else "append", "long"]
+    kinds = ["append", "append", "append", "read", "long", "external", "external"]
+    must = ["append", "external", "long"]
     for n in range(max(steps - 2, 1)):
         kind = must[n] if n < len(must) else rng.choice(kinds)
         if kind == "append":
@@ -53,7 +54,7 @@ def _job(rng: random.Random, token: str, steps: int, witness_url: str | None) ->
             step = {"tool": "shell", "arguments": {"command": f"echo {n} >> log; seq {LONG_LINES}"}}
         else:
             effects.append(f"{token}-{n}")
-            step = {"tool": "http_request", "arguments": {"method": "POST", "url": f"{witness_url}/effects/{effects[-1]}"}}
+            step = {"tool": EXTERNAL_TOOL, "arguments": {"method": "POST", "url": f"{witness_url}/effects/{effects[-1]}"}}
         script.append(step | {"thought": f"Step {n}: {kind}.", "delay_s": round(rng.uniform(*_DELAY_S), 3)})
     script.append({"tool": "shell", "arguments": {"command": "cat log"}})
     script.append({"tool": "finish", "arguments": {"answer": token}})

@@ -6,8 +6,10 @@ import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,11 +17,19 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
+from pydantic import SecretStr
+
+from dualtrack.doctor.check import Severity
+from dualtrack.doctor.examination import examine
+from dualtrack.doctor.objects import examine_objects
 from dualtrack.faults import Rule
+from dualtrack.objects.s3 import S3Store
+from dualtrack.settings import S3Settings
 from dualtrack.testing.chaos.clients import Clients
 from dualtrack.testing.chaos.jobs import PlannedJob
 from dualtrack.testing.servers import Postgres, S3Server, open_rabbitmq
 from dualtrack.testing.servers.process import ServerFailed, ServerProcess, free_ports
+from dualtrack.testing.servers.rabbitmq import RabbitMQ
 from dualtrack.testing.stack import Stack
 from dualtrack.testing.tcp_proxy import TcpProxy
 from dualtrack.testing.witness import Effect, read
@@ -73,14 +83,15 @@ class Rig:
         self.broker_url = self.rabbitmq.new_vhost()
         database = self.postgres.create_database()
         s3 = ProxiedS3(f"http://127.0.0.1:{self.s3_proxy.port}", self.s3.access_key_id, self.s3.secret_access_key)
-        proxied = database.replace(f":{self.postgres.port}/", f":{self.database_proxy.port}/")
-        self.stack = Stack(
-            database_url=database, broker_url=self.broker_url, s3=s3, environment={"DUALTRACK_DATABASE__URL": proxied}, breakable=True
-        )
-        self._exit.callback(self.stack.close)
-        self._log = self.stack.folder / "witness.jsonl"
+        self._exit.callback(lambda: shutil.rmtree(self._folder, ignore_errors=True))
+        self._folder = Path(tempfile.mkdtemp(prefix="dualtrack-witness-"))
+        self._log = self._folder / "calls.jsonl"
         self.witness_url = self._start_witness()
-        self.external_url: str | None = None
+        place = json.dumps([urlsplit(self.witness_url).netloc])
+        proxied = database.replace(f":{self.postgres.port}/", f":{self.database_proxy.port}/")
+        environment = {"DUALTRACK_TOOLS__HTTP_HOSTS": place, "DUALTRACK_NET__ALLOW": place, "DUALTRACK_DATABASE__URL": proxied}
+        self.stack = Stack(database_url=database, broker_url=self.broker_url, s3=s3, environment=environment, breakable=True)
+        self._exit.callback(self.stack.close)
         (port,) = free_ports(1)
         self._ports = {"router-2": {"DUALTRACK_ROUTER__PORT": str(port)}}
         self.base_urls = (self.stack.base_url, f"http://127.0.0.1:{port}")
@@ -117,6 +128,29 @@ class Rig:
         """What the witness heard so far."""
         return read(self._log)
 
+    def doctor(self, *, objects: bool) -> list[str]:
+        """What `dualtrack doctor` says of all jobs so far, a sentence for each broken promise; of the object store as well on request."""
+        found = list(examine(self.stack.database))
+        if objects:
+            store = S3Store(
+                S3Settings(
+                    endpoint_url=self.s3.endpoint_url,
+                    bucket=self.stack.bucket,
+                    access_key_id=SecretStr(self.s3.access_key_id),
+                    secret_access_key=SecretStr(self.s3.secret_access_key),
+                )
+            )
+            with contextlib.closing(store):
+                found += examine_objects(self.stack.database, store)
+        broken = [finding for finding in found if not finding.holds and finding.severity is Severity.VIOLATION]
+        return [f"doctor: {finding.name}: {finding.count} offenders, first {finding.first[0]}" for finding in broken]
+
+    def disk_alarm(self, *, on: bool) -> None:
+        """Make RabbitMQ believe that its disk is full: it takes no message any more."""
+        if not isinstance(self.rabbitmq, RabbitMQ):
+            raise ServerFailed("The disk alarm needs a RabbitMQ of this machine, not one in Docker.")
+        self.rabbitmq.control("set_disk_free_limit", "1PB" if on else "100MB")
+
     @contextlib.contextmanager
     def frozen(self, name: str) -> Iterator[None]:
         """A process that stands still (`SIGSTOP`) for the time of the block."""
@@ -136,9 +170,9 @@ class Rig:
         return len(connections)
 
     def _start_witness(self) -> str:
-        output = self.stack.folder / "witness.out"
+        output = self._folder / "output"
         argv = [sys.executable, "-m", "dualtrack.testing.witness", "--log", str(self._log)]
-        process = ServerProcess("witness", argv, log=output, env=os.environ, cwd=self.stack.folder)
+        process = ServerProcess("witness", argv, log=output, env=os.environ, cwd=self._folder)
         self._exit.callback(process.kill)
         process.wait_until(lambda: b"\n" in output.read_bytes(), timeout_s=30)
         return str(json.loads(output.read_text().splitlines()[0])["url"])

@@ -11,8 +11,6 @@ from dualtrack.domain.limits import PlatformLimits
 from dualtrack.faults import Action, Fault, Rule
 from dualtrack.testing.chaos.clients import Clients
 from dualtrack.testing.chaos.rig import NAMES, Rig, wait_for, wrong_clock
-from dualtrack.testing.servers.process import ServerFailed
-from dualtrack.testing.servers.rabbitmq import RabbitMQ
 
 KILLED_S: Final = 2.0
 """Recovery after a kill that the broker or the database tells of at once."""
@@ -150,12 +148,6 @@ def _clock(name: str) -> Row:
     return Row(f"clock-{name}", f"{name}: its clock 10 minutes fast", inject, LEASE_S, before=before, after=after)
 
 
-def _disk_alarm(rig: Rig, *, on: bool) -> None:
-    if not isinstance(rig.rabbitmq, RabbitMQ):
-        raise ServerFailed("The disk alarm needs a RabbitMQ of this machine, not one in Docker.")
-    rig.rabbitmq.control("set_disk_free_limit", "1PB" if on else "100MB")
-
-
 def _slow(proxy: str, seconds: float) -> Callable[[Rig], None]:
     def change(rig: Rig) -> None:
         getattr(rig, proxy).delay_s = seconds
@@ -196,6 +188,9 @@ EXECUTOR: Final = (
     (Fault.EXECUTOR_CLAIMED, False),
     (Fault.EXECUTOR_EFFECT, False),
     (Fault.EXECUTOR_EFFECTED, True),
+    (Fault.EXTERNAL_INTEND, False),
+    (Fault.EXTERNAL_SEND, True),
+    (Fault.EXTERNAL_SENT, True),
     (Fault.UPLOAD, False),
     (Fault.UPLOADED, False),
     (Fault.EXECUTOR_SNAPSHOT, True),
@@ -207,7 +202,7 @@ EXECUTOR: Final = (
     (Fault.ACKNOWLEDGE, False),
     (Fault.ACKNOWLEDGED, False),
 )
-_SKIPPED: Final = {Fault.EXECUTOR_OBSERVATION: 0}
+_SKIPPED: Final = dict.fromkeys((Fault.EXECUTOR_OBSERVATION, Fault.EXTERNAL_INTEND, Fault.EXTERNAL_SEND, Fault.EXTERNAL_SENT), 0)
 """Passages let through first, where there are few of them."""
 ROUTER: Final = (
     (Fault.ROUTER_ACCEPT, False),
@@ -236,8 +231,8 @@ def matrix() -> list[Row]:
         _outage(
             "rabbitmq-disk-alarm",
             "RabbitMQ: disk alarm for 10 s",
-            lambda rig: _disk_alarm(rig, on=True),
-            lambda rig: _disk_alarm(rig, on=False),
+            lambda rig: rig.disk_alarm(on=True),
+            lambda rig: rig.disk_alarm(on=False),
             10,
         ),
         _outage("postgresql-restarted", "PostgreSQL: restarted", lambda rig: rig.postgres.restart(), lambda rig: None, 0, short=True),

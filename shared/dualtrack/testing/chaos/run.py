@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from dualtrack.testing.chaos import judge
@@ -10,11 +11,18 @@ from dualtrack.testing.chaos.jobs import plan_jobs
 from dualtrack.testing.chaos.report import Result
 from dualtrack.testing.chaos.rig import Rig
 from dualtrack.testing.chaos.rows import NotReached, Row
+from dualtrack.testing.chaos.strikes import plan_strikes
+from dualtrack.testing.chaos.striking import strike
 from dualtrack.testing.servers.process import ServerFailed
 
 STUCK_S: Final = 120.0
 """A job that has not ended by then is stuck."""
 JOBS: Final = 6
+_AT_ONCE: Final = 48
+_SECONDS_A_JOB: Final = 3.0
+_STRIKES: Final = 400
+WAITED_OUT_S: Final = 60.0
+"""Recovery after a series of faults: a pause after failures may have grown to its longest (`limits.backoff_max_s`)."""
 _STEPS: Final = (5, 8)
 _FEW_STEPS: Final = (4, 4)
 
@@ -22,7 +30,7 @@ _FEW_STEPS: Final = (4, 4)
 def run_row(rig: Rig, row: Row, *, seed: int, jobs: int = JOBS) -> Result:
     """Run one row and judge it. The rig is whole afterwards, unless the result says otherwise."""
     began = time.monotonic()
-    plans = plan_jobs(seed, jobs, _FEW_STEPS if row.slow else _STEPS, witness_url=rig.external_url, prefix=row.name)
+    plans = plan_jobs(seed, jobs, _FEW_STEPS if row.slow else _STEPS, witness_url=rig.witness_url, prefix=row.name)
     clients = rig.clients(plans, deadline_s=STUCK_S, at_once=jobs)
     broken: list[str] = []
     since = time.time()
@@ -39,4 +47,30 @@ def run_row(rig: Rig, row: Row, *, seed: int, jobs: int = JOBS) -> Result:
         row.after(rig)
     except ServerFailed as error:
         broken.append(f"the stack did not come back: {error}")
+    broken += rig.doctor(objects=False)
     return Result(row.name, row.what, verdict, recovery, row.within_s, time.monotonic() - began, broken)
+
+
+def run_random(rig: Rig, *, seed: int, jobs: int, steps: tuple[int, int], say: Callable[[str], None]) -> Result:
+    """Jobs under the seed's faults, one after the other until all jobs have ended; then the doctor, on rows and objects."""
+    began = time.monotonic()
+    plans = plan_jobs(seed, jobs, steps, witness_url=rig.witness_url, prefix="random")
+    clients = rig.clients(plans, deadline_s=STUCK_S + jobs * _SECONDS_A_JOB, at_once=_AT_ONCE)
+    broken: list[str] = []
+    clients.start()
+    struck, since = 0, time.time()
+    for what in plan_strikes(seed, _STRIKES):
+        if clients.done():
+            break
+        strike(rig, what, clients.done)
+        struck, since = struck + 1, time.time()
+        say(f"{time.monotonic() - began:6.0f} s  {clients.ended():4} of {jobs} jobs ended  {what}")
+    records = clients.finish()
+    try:
+        rig.wait_ready()
+    except ServerFailed as error:
+        broken.append(f"the stack did not come back: {error}")
+    verdict = judge.judge(records, rig.effects())
+    broken += rig.doctor(objects=True)
+    about = f"{struck} random faults, seed {seed}, jobs of {steps[0]} to {steps[1]} steps"
+    return Result("random", about, verdict, judge.recovery(records, since), WAITED_OUT_S, time.monotonic() - began, broken)
