@@ -20,7 +20,7 @@ def main() -> None:
         contextlib.closing(open_models(settings.models)) as models,
         bootstrap.worker(runtime) as worker,
     ):
-        models.warm_up()
+        models.load()
         app = create_app(settings.broker, Task.PLAN, Planner(worker, models.gateway).advance, Redelivery(runtime, Task.PLAN).ring)
         probes = {
             "database": runtime.database.check,

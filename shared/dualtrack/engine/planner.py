@@ -37,6 +37,8 @@ from dualtrack.engine.context import decision_request, verified
 from dualtrack.engine.decisions import DecisionReader, Outline
 from dualtrack.engine.ending import end_job, end_unreadable, finish_stop, usage_data
 from dualtrack.engine.history import History
+from dualtrack.engine.leases import Lease
+from dualtrack.engine.recording import persistently
 from dualtrack.engine.runtime import WorkerRuntime
 from dualtrack.faults import Fault, point
 from dualtrack.models.port import Decision, DecisionRequest, ModelGateway
@@ -79,12 +81,12 @@ class Planner:
         attributes: dict[str, str | int] = {genai.JOB_ID: job.id, genai.STEP: job.step + 1, genai.ATTEMPT: job.attempt}
         with (
             tracing.span(f"plan step {job.step + 1}", parent=job.traceparent, kind=SpanKind.CONSUMER, attributes=attributes),
-            self._worker.leases.hold("jobs", job.id, job.attempt),
+            self._worker.leases.hold("jobs", job.id, job.attempt) as lease,
         ):
             asking = Asking(self._gateway, job.id)
             try:
                 point(Fault.PLANNER_CLAIMED, job.id)
-                self._decide(job, history, asking)
+                self._decide(job, history, asking, lease)
             except StaleAttempt as error:
                 _LOG.info("result dropped: %s", error, extra={"job_id": job.id})
                 self._drop(job, asking)
@@ -147,7 +149,7 @@ class Planner:
         end_job(tx, job.id, JobStatus.SUCCEEDED, answer=str(history[-1].finish.arguments.get("answer", "")))
         return True
 
-    def _decide(self, job: Job, history: Sequence[Step], asking: Asking) -> None:
+    def _decide(self, job: Job, history: Sequence[Step], asking: Asking, lease: Lease) -> None:
         request = decision_request(job, history, self._runtime.registry)
         try:
             what = self._compactor.due(job, history)
@@ -166,7 +168,7 @@ class Planner:
         else:
             point(Fault.PLANNER_DECIDED, job.id)
             try:
-                self._record(job, decision)
+                persistently(lambda: self._record(job, decision), lease, self._runtime.limits.lease_s)
             except (StaleAttempt, DatabaseUnavailable):
                 raise
             except Exception as error:  # noqa: BLE001 - the decision can't be written, but what it cost can

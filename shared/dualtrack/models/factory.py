@@ -32,6 +32,11 @@ class Models:
         self.warming.append(thread)
         thread.start()
 
+    @staticmethod
+    def load() -> None:
+        """Load LiteLLM now, before any work is taken: whatever a process has taken while it loads, waits."""
+        litellm()
+
     def close(self) -> None:
         """Stop the local model's server, if it runs, and wait for an import under way: an interpreter that ends within one aborts."""
         for thread in self.warming:

@@ -15,7 +15,8 @@ from dualtrack.queues.port import Task
 from dualtrack.queues.topology import Topology
 from dualtrack.settings import BrokerSettings
 
-_HEARTBEAT_S: Final = 10
+_HEARTBEAT_S: Final = 6
+"""A frozen consumer is hung up on after one to two of these, and its messages go to others: before its lease is over."""
 
 
 class TimerlessConsumer(Consumer):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, Final
 
 from dualtrack.testing.chaos.jobs import PlannedJob
@@ -55,7 +56,7 @@ class Recovery:
     """How long a fault held up the job that it held up longest."""
 
     seconds: float = 0.0
-    what: str = "no job was under way"
+    what: str = "no job was silent"
 
 
 def judge(records: Sequence[Record], effects: Iterable[Effect]) -> Verdict:
@@ -68,15 +69,15 @@ def judge(records: Sequence[Record], effects: Iterable[Effect]) -> Verdict:
 
 
 def recovery(records: Iterable[Record], since: float) -> Recovery:
-    """From a moment (Unix time) to the next event of the job that waited longest for it; only jobs under way then count."""
+    """The longest silence of any job between two of its events after a moment (Unix time), or from that moment to its next event."""
     longest = Recovery()
     for record in records:
         times = [datetime.fromisoformat(event["at"]).timestamp() - since for event in record.events]
-        after = next((n for n, at in enumerate(times) if at >= 0), 0)
-        if after and times[after] > longest.seconds:
-            last, then = record.events[after - 1], record.events[after]
-            what = f"{record.job_id}: {last['type']} ({last['seq']}) {-times[after - 1]:.2f} s before, then {then['type']}"
-            longest = Recovery(times[after], what)
+        for n, (before, after) in enumerate(pairwise(times)):
+            silence = after - max(before, 0.0)
+            if silence > longest.seconds:
+                what = f"{record.job_id}: {record.events[n]['type']} ({n + 1}), {silence:.2f} s, {record.events[n + 1]['type']}"
+                longest = Recovery(silence, f"{what}; the second {after:.2f} s after the fault")
     return longest
 
 

@@ -1,0 +1,223 @@
+"""The judge of the fault matrix objects to every kind of broken history, and to no whole one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dualtrack.testing.chaos.jobs import EXTERNAL_TOOL, PlannedJob
+from dualtrack.testing.chaos.judge import Record, Verdict, judge, recovery
+from dualtrack.testing.chaos.report import Result, as_json, markdown, terminal_row
+from dualtrack.testing.witness import Effect
+
+NOW = datetime(2026, 11, 30, tzinfo=UTC)
+PLAN = PlannedJob("job-1-0", ({}, {}, {}, {}), ("0", "1"), ("job-1-0-2",))
+HEARD = [Effect("job-1-0-2", "call_2")]
+
+
+def whole() -> Record:
+    """A job that went well: two lines in its log, one effect, the log shown, the end."""
+
+    def decided(step: int, tool: str, **arguments: Any) -> dict[str, Any]:
+        call = {"id": f"call_{step}", "tool": tool, "arguments": arguments}
+        return {"type": "step.decided", "data": {"step": step + 1, "calls": [call]}}
+
+    def finished(step: int, tool: str, observation: str) -> dict[str, Any]:
+        return {"type": "call.finished", "data": {"call_id": f"call_{step}", "tool": tool, "ok": True, "observation": observation}}
+
+    events = [
+        {"type": "job.queued", "data": {}},
+        decided(0, "shell", command="echo 0 >> log"),
+        finished(0, "shell", ""),
+        decided(1, "shell", command="echo 1 >> log"),
+        finished(1, "shell", ""),
+        decided(2, EXTERNAL_TOOL, url="http://127.0.0.1:1/effects/job-1-0-2"),
+        finished(2, EXTERNAL_TOOL, "HTTP 200"),
+        decided(3, "shell", command="cat log"),
+        finished(3, "shell", "0\n1\n"),
+        {"type": "job.succeeded", "data": {}},
+    ]
+    for n, event in enumerate(events):
+        event |= {"seq": n + 1, "at": (NOW + timedelta(seconds=n)).isoformat()}
+    return Record(PLAN, "job_1", "succeeded", None, events, copy.deepcopy(events))
+
+
+def columns(verdict: Verdict) -> tuple[int, int, int, int]:
+    return verdict.lost, verdict.repeated, verdict.stuck, verdict.wrong_events
+
+
+def test_a_whole_history_is_clean() -> None:
+    verdict = judge([whole(), whole()], HEARD)
+    assert (verdict.jobs, columns(verdict), verdict.problems, verdict.clean) == (2, (0, 0, 0, 0), [], True)
+
+
+def _streamed(record: Record) -> list[dict[str, Any]]:
+    assert record.streamed is not None
+    return record.streamed
+
+
+def never_answered(record: Record) -> None:
+    record.job_id = None
+
+
+def unknown_to_the_platform(record: Record) -> None:
+    record.status = None
+
+
+def failed(record: Record) -> None:
+    record.status, record.message = "failed", "attempts exhausted"
+    record.events[-1]["type"] = _streamed(record)[-1]["type"] = "job.failed"
+
+
+def line_missing(record: Record) -> None:
+    for events in (record.events, _streamed(record)):
+        events[8]["data"]["observation"] = "0\n"
+
+
+def effect_refused(record: Record) -> None:
+    for events in (record.events, _streamed(record)):
+        events[6]["data"] |= {"ok": False, "observation": "HTTP 500"}
+
+
+def line_twice(record: Record) -> None:
+    for events in (record.events, _streamed(record)):
+        events[8]["data"]["observation"] = "0\n1\n1\n"
+
+
+def still_running(record: Record) -> None:
+    record.status = "running"
+    del record.events[-1], _streamed(record)[-1]
+
+
+def gap(record: Record) -> None:
+    for events in (record.events, _streamed(record)):
+        for event in events[4:]:
+            event["seq"] += 1
+
+
+def number_twice(record: Record) -> None:
+    for events in (record.events, _streamed(record)):
+        events[4]["seq"] = 4
+
+
+def stream_without_one(record: Record) -> None:
+    del _streamed(record)[3]
+
+
+def stream_with_one_twice(record: Record) -> None:
+    _streamed(record).insert(3, _streamed(record)[3])
+
+
+def stream_with_another(record: Record) -> None:
+    _streamed(record)[6]["data"]["observation"] = "HTTP 201"
+
+
+def call_ended_twice(record: Record) -> None:
+    for events in (record.events, _streamed(record)):
+        events[4] = copy.deepcopy(events[2]) | {"seq": 5}
+
+
+def step_decided_twice(record: Record) -> None:
+    for events in (record.events, _streamed(record)):
+        events[3]["data"]["step"] = 1
+
+
+def two_ends(record: Record) -> None:
+    for events in (record.events, _streamed(record)):
+        events.append(copy.deepcopy(events[-1]) | {"seq": 11})
+
+
+def end_of_another_kind(record: Record) -> None:
+    for events in (record.events, _streamed(record)):
+        events[-1]["type"] = "job.cancelled"
+
+
+@pytest.mark.parametrize(
+    ("breaking", "column"),
+    [
+        (never_answered, 0),
+        (unknown_to_the_platform, 0),
+        (failed, 0),
+        (line_missing, 0),
+        (effect_refused, 0),
+        (line_twice, 1),
+        (still_running, 2),
+        (gap, 3),
+        (number_twice, 3),
+        (stream_without_one, 3),
+        (stream_with_one_twice, 3),
+        (stream_with_another, 3),
+        (call_ended_twice, 3),
+        (step_decided_twice, 3),
+        (two_ends, 3),
+        (end_of_another_kind, 3),
+    ],
+)
+def test_it_objects(breaking: Callable[[Record], None], column: int) -> None:
+    record = whole()
+    breaking(record)
+    verdict = judge([whole(), record], HEARD)
+    assert columns(verdict)[column] > 0
+    assert not verdict.clean
+    assert verdict.problems
+
+
+def test_an_effect_that_the_witness_heard_twice_is_a_repeated_one_whatever_its_key() -> None:
+    assert columns(judge([whole()], [*HEARD, Effect("job-1-0-2", "call_9")])) == (0, 1, 0, 0)
+
+
+def test_an_effect_that_a_job_believes_in_and_nobody_heard_is_a_lost_one() -> None:
+    assert columns(judge([whole()], [])) == (1, 0, 0, 0)
+
+
+@pytest.mark.parametrize("heard", [[], HEARD])
+def test_an_effect_of_unknown_outcome_may_have_happened_or_not_but_not_twice(heard: list[Effect]) -> None:
+    record = whole()
+    for events in (record.events, _streamed(record)):
+        events[6]["data"] |= {"ok": False, "details": {"outcome": "unknown"}}
+    assert judge([record], heard).clean
+    assert columns(judge([record], [*HEARD, *HEARD])) == (0, 1, 0, 0)
+
+
+def test_recovery_is_the_longest_silence_after_the_fault() -> None:
+    quick, slow, later, over = whole(), whole(), whole(), whole()
+    slow.job_id = "job_slow"
+    for event in slow.events[5:]:
+        event["at"] = (datetime.fromisoformat(event["at"]) + timedelta(seconds=7)).isoformat()
+    for event in later.events:
+        event["at"] = (datetime.fromisoformat(event["at"]) + timedelta(seconds=60)).isoformat()
+    del over.events[4:]
+    at = NOW.timestamp()
+    found = recovery([quick, slow, later, over], at + 4.5)
+    assert found.seconds == pytest.approx(7.5)  # from the fault on, not from the event before it
+    assert found.what == "job_slow: call.finished (5), 7.50 s, step.decided; the second 7.50 s after the fault"
+    assert recovery([slow], at + 2).seconds == pytest.approx(8)  # a later silence counts as well
+    assert recovery([later], at).seconds == pytest.approx(1)  # what came before the first event does not
+    assert recovery([over], at + 4.5).seconds == 0
+
+
+def test_a_row_passes_only_when_all_is_zero_proved_and_in_time() -> None:
+    def result(**more: Any) -> Result:
+        values: dict[str, Any] = {
+            "name": "kill",
+            "what": "planner: kill -9",
+            "verdict": judge([whole()], HEARD),
+            "recovery": recovery([whole()], NOW.timestamp() + 0.5),
+            "within_s": 2.0,
+            "seconds": 3.0,
+        }
+        return Result(**values | more)
+
+    good = result()
+    assert (good.passed, good.problems) == (True, [])
+    assert terminal_row(good).endswith("0.50 s  ok (3 s)")
+    assert markdown([good]).splitlines()[-1] == "| planner: kill -9 | 1 | 0 | 0 | 0 | 0 | 0.50 s | 2 s |"
+    for bad in (result(within_s=0.4), result(broken=["not proved: never reached"]), result(verdict=judge([whole()], []))):
+        assert not bad.passed
+        assert "FAILED" in terminal_row(bad)
+        assert bad.problems[0] in terminal_row(bad)
+        assert as_json([bad])[0]["passed"] is False
