@@ -214,9 +214,9 @@ def test_a_row_passes_only_when_all_is_zero_proved_and_in_time() -> None:
 
     good = result()
     assert (good.passed, good.problems) == (True, [])
-    assert terminal_row(good).endswith("0.50 s  ok (3 s)")
-    assert markdown([good]).splitlines()[-1] == "| planner: kill -9 | 1 | 0 | 0 | 0 | 0 | 0.50 s | 2 s |"
-    for bad in (result(within_s=0.4), result(broken=["not proved: never reached"]), result(verdict=judge([whole()], []))):
+    assert terminal_row(good).endswith("1.00 s  ok (3 s)")
+    assert markdown([good]).splitlines()[-1] == "| planner: kill -9 | 1 | 0 | 0 | 0 | 0 | 1.00 s | 2 s |"
+    for bad in (result(within_s=0.9), result(broken=["not proved: never reached"]), result(verdict=judge([whole()], []))):
         assert not bad.passed
         assert "FAILED" in terminal_row(bad)
         assert bad.problems[0] in terminal_row(bad)
