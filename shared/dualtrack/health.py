@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -18,13 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
-
-if TYPE_CHECKING:
-    from celery import Celery
-
-    from dualtrack.queues.port import Task
-    from dualtrack.settings import BrokerSettings
+from typing import Final, Self
 
 FILE_VARIABLE: Final = "DUALTRACK_WORKERS__HEALTH_FILE"
 INTERVAL_S: Final = 5.0
@@ -32,7 +27,10 @@ INTERVAL_S: Final = 5.0
 MAX_AGE_S: Final = 30.0
 """A file older than this is a worker that no longer works: several looks, each with its slowest probe."""
 _SOON_S: Final = 0.5
-_BROKER_TIMEOUT_S: Final = 5.0
+END_AFTER_S: Final = 60.0
+"""A worker that is stuck for this long ends itself, so that whoever supervises it starts another one."""
+END_GRACE_S: Final = 30.0
+"""Then it has this long to end in good order."""
 _JOIN_S: Final = 5.0
 _BODY_BYTES: Final = 2000
 
@@ -42,15 +40,25 @@ Probe = Callable[[], None]
 """Returns when all is well; raises, saying what is wrong, when it is not."""
 
 
-class HealthFile:
-    """Touches a file every `INTERVAL_S` seconds while all probes pass, on a thread of its own, for the time of a `with` block.
+class Stuck(Exception):
+    """Raised by a probe: nobody is away, and yet this process does not work; only a new one will."""
 
-    Without a path it does nothing. When the block ends the file is removed: a stopping worker is not healthy.
+
+class HealthFile:
+    """Runs the probes every `INTERVAL_S` seconds, for the time of a `with` block, and touches a file while all pass.
+
+    Without a path, nothing is touched. When the block ends the file is removed: a stopping worker is not healthy. After `END_AFTER_S`
+    seconds in which a probe raised `Stuck` the process is told to end (SIGTERM), and ended with status 1 after `END_GRACE_S` more.
+
+    Attributes:
+        gave_up: the process was told to end because it is stuck; its exit status should say so.
     """
 
     def __init__(self, path: Path | None, probes: Mapping[str, Probe]) -> None:
+        self.gave_up = False
         self._path = path
         self._probes = dict(probes)
+        self._stuck_since: float | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
         self._failing: str | None = "starting"
@@ -76,88 +84,47 @@ class HealthFile:
     def __enter__(self) -> Self:
         if self._path is not None:
             self._path.unlink(missing_ok=True)  # left by a process that was killed
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._path is None:
-            return
         self._stop.set()
         self._thread.join(_JOIN_S)
-        self._path.unlink(missing_ok=True)
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
     def _run(self) -> None:
         pause = 0.0
         while not self._stop.wait(pause):
             pause = INTERVAL_S if self.look() else _SOON_S
+            if self._stuck_since is not None and time.monotonic() - self._stuck_since > END_AFTER_S:
+                self._end()
+                return
+
+    def _end(self) -> None:
+        _LOG.critical("ending, so that another process takes over: not healthy for %d s: %s", END_AFTER_S, self._failing)
+        self.gave_up = True
+        os.kill(os.getpid(), signal.SIGTERM)
+        if not self._stop.wait(END_GRACE_S):
+            os._exit(1)
 
     def _problem(self) -> str | None:
+        stuck = None
+        problem = None
         for name, probe in self._probes.items():
             try:
                 probe()
+            except Stuck as error:
+                stuck = problem = f"{name}: {error}"
+                break
             except Exception as error:  # noqa: BLE001 - whatever a probe raises says that something is wrong
-                return f"{name}: {error or type(error).__name__}"
-        return None
-
-
-def consumer_probe(app: Celery, settings: BrokerSettings, task: Task) -> Probe:
-    """A probe of a Celery worker that is about to start: this process consumes its queue, and the broker knows of a consumer.
-
-    The first half is the worker's own view (set when it begins to consume, cleared when its connection is lost); the second asks the
-    broker over a fresh connection, with time limits.
-    """
-    from celery import bootsteps
-
-    from dualtrack.domain.errors import BrokerUnavailable
-    from dualtrack.queues.topology import Topology
-
-    consuming = threading.Event()
-
-    class Consuming(bootsteps.StartStopStep):
-        """Runs last of the consumer's steps, at each connection anew."""
-
-        requires = ("celery.worker.consumer.tasks:Tasks",)
-
-        def start(self, parent: Any) -> None:  # noqa: ANN401 - as Celery calls it
-            del parent
-            consuming.set()
-
-        def stop(self, parent: Any) -> None:  # noqa: ANN401 - as Celery calls it
-            del parent
-            consuming.clear()
-
-    app.steps["consumer"].add(Consuming)
-    queue = Topology(settings.prefix).name(task)
-
-    def probe() -> None:
-        if not consuming.is_set():
-            raise BrokerUnavailable(f"this process does not consume {queue} (connecting, or stopping)")
-        if consumers(settings, queue) == 0:
-            raise BrokerUnavailable(f"the broker knows of no consumer of {queue}")
-
-    return probe
-
-
-def consumers(settings: BrokerSettings, queue: str) -> int:
-    """How many consumers a queue has.
-
-    Raises:
-        BrokerUnavailable: the broker can't be asked, or has no such queue.
-    """
-    from amqp.exceptions import AMQPError
-    from kombu import Connection
-    from kombu.exceptions import KombuError
-
-    from dualtrack.domain.errors import BrokerUnavailable
-
-    limits = {"read_timeout": _BROKER_TIMEOUT_S, "write_timeout": _BROKER_TIMEOUT_S}
-    try:
-        with Connection(settings.url.get_secret_value(), connect_timeout=_BROKER_TIMEOUT_S, transport_options=limits) as connection:
-            connection.connect()  # once; `default_channel` would go on trying
-            channel: Any = connection.channel()  # the stub knows only the general channel
-            return int(channel.queue_declare(queue, passive=True).consumer_count)
-    except (OSError, KombuError, AMQPError) as error:
-        raise BrokerUnavailable(f"the broker can't be asked about {queue} ({type(error).__name__})") from error
+                problem = f"{name}: {error or type(error).__name__}"
+                break
+        if stuck is None:
+            self._stuck_since = None
+        elif self._stuck_since is None:
+            self._stuck_since = time.monotonic()
+        return problem
 
 
 def file_problem(path: Path, max_age_s: float, now: float) -> str | None:

@@ -49,6 +49,12 @@ class BrokerSettings(_Section):
     """RabbitMQ."""
 
     url: SecretStr = Field(SecretStr("amqp://guest:guest@127.0.0.1:5672//"), description="AMQP address of RabbitMQ.")
+    management_url: str | None = Field(
+        None,
+        pattern=r"^https?://",
+        description="Address of RabbitMQ's management API, such as http://rabbitmq:15672: workers then look for their own consumers on the "
+        "broker, with the user of `url` (it needs the tag `monitoring` or `management`); empty: they only look for any consumer.",
+    )
     prefix: str = Field(
         "dualtrack",
         pattern=r"^[a-z0-9._-]{1,40}$",

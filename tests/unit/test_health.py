@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
-from celery import Celery
 
 from dualtrack import health
 from dualtrack.domain.errors import BrokerUnavailable
-from dualtrack.health import HealthFile
-from dualtrack.queues.port import Task
-from dualtrack.settings import BrokerSettings
+from dualtrack.health import HealthFile, Stuck
 
 
 def failing() -> None:
@@ -97,9 +95,12 @@ def test_the_thread_touches_and_the_end_removes(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_without_a_path_nothing_runs() -> None:
-    with HealthFile(None, {"never": lambda: pytest.fail("probed")}):
-        pass
+def test_without_a_path_the_probes_run_and_nothing_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    looked = threading.Event()
+    with HealthFile(None, {"probe": looked.set}):
+        assert looked.wait(10)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_file_problem(tmp_path: Path) -> None:
@@ -137,20 +138,38 @@ def test_the_command_imports_no_library() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_worker_that_does_not_consume_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = {"dualtrack.plan": 0}
-    monkeypatch.setattr(health, "consumers", lambda _settings, queue: counts[queue])
-    app = Celery("test", set_as_current=False)
-    probe = health.consumer_probe(app, BrokerSettings(), Task.PLAN)
-    (step,) = (step for step in app.steps["consumer"] if step.__name__ == "Consuming")
-    worker_step = step(None)
-    with pytest.raises(BrokerUnavailable, match="does not consume"):
-        probe()
-    worker_step.start(None)
-    with pytest.raises(BrokerUnavailable, match="no consumer"):
-        probe()
-    counts["dualtrack.plan"] = 1
-    probe()
-    worker_step.stop(None)
-    with pytest.raises(BrokerUnavailable, match="does not consume"):
-        probe()
+def test_a_stuck_process_is_told_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    signals: list[tuple[int, int]] = []
+    told = threading.Event()
+
+    def kill(pid: int, number: int) -> None:
+        signals.append((pid, number))
+        told.set()
+
+    def stuck() -> None:
+        raise Stuck("takes nothing")
+
+    monkeypatch.setattr(health, "END_AFTER_S", 0.0)
+    monkeypatch.setattr(health, "_SOON_S", 0.01)
+    monkeypatch.setattr(os, "kill", kill)
+    with HealthFile(tmp_path / "health", {"broker": stuck}) as file:
+        assert told.wait(10)
+    assert signals == [(os.getpid(), signal.SIGTERM)]
+    assert file.gave_up
+    assert "broker: takes nothing" in caplog.text
+
+
+def test_an_outage_is_no_reason_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = threading.Semaphore(0)
+
+    def away() -> None:
+        looks.release()
+        failing()
+
+    monkeypatch.setattr(health, "END_AFTER_S", 0.0)
+    monkeypatch.setattr(health, "_SOON_S", 0.0)
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("told to end"))
+    with HealthFile(tmp_path / "health", {"broker": away}) as file:
+        for _ in range(3):
+            assert looks.acquire(timeout=10)
+    assert not file.gave_up

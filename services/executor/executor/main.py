@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+
 from dualtrack import bootstrap
 from dualtrack.engine.executor import Executor
 from dualtrack.engine.redelivery import Redelivery
-from dualtrack.health import HealthFile, consumer_probe
+from dualtrack.health import HealthFile
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.queues.celery_app import create_app, run_worker
+from dualtrack.queues.consuming import Consuming
 from dualtrack.queues.port import Task
 from dualtrack.sandbox.factory import open_sandbox
 
 
 def main() -> None:
-    """Run until SIGTERM; calls under way are finished first."""
+    """Run until SIGTERM; calls under way are finished first. Exit status 1: it no longer consumed; start it again."""
     with bootstrap.service("executor") as (settings, runtime):
         sandbox = open_sandbox(settings.sandbox, settings.limits.sandbox)
         sandbox.check()
@@ -21,11 +24,13 @@ def main() -> None:
             app = create_app(settings.broker, Task.EXECUTE, Executor(worker, sandbox, workdirs).run, Redelivery(runtime, Task.EXECUTE).ring)
             probes = {
                 "database": runtime.database.check,
-                "broker": consumer_probe(app, settings.broker, Task.EXECUTE),
+                "broker": Consuming(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads).probe,
                 "heartbeat": worker.leases.check,
             }
-            with HealthFile(settings.workers.health_file, probes):
-                run_worker(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads)
+            with HealthFile(settings.workers.health_file, probes) as health:
+                status = run_worker(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads)
+            if status or health.gave_up:
+                sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 
 from dualtrack import bootstrap
 from dualtrack.engine.planner import Planner
 from dualtrack.engine.redelivery import Redelivery
-from dualtrack.health import HealthFile, consumer_probe
+from dualtrack.health import HealthFile
 from dualtrack.models.factory import open_models
 from dualtrack.queues.celery_app import create_app, run_worker
+from dualtrack.queues.consuming import Consuming
 from dualtrack.queues.port import Task
 
 
 def main() -> None:
-    """Run until SIGTERM; decisions under way are finished first."""
+    """Run until SIGTERM; decisions under way are finished first. Exit status 1: it no longer consumed; start it again."""
     with (
         bootstrap.service("planner") as (settings, runtime),
         contextlib.closing(open_models(settings.models)) as models,
@@ -24,11 +26,13 @@ def main() -> None:
         app = create_app(settings.broker, Task.PLAN, Planner(worker, models.gateway).advance, Redelivery(runtime, Task.PLAN).ring)
         probes = {
             "database": runtime.database.check,
-            "broker": consumer_probe(app, settings.broker, Task.PLAN),
+            "broker": Consuming(app, settings.broker, Task.PLAN, settings.workers.planner_threads).probe,
             "heartbeat": worker.leases.check,
         }
-        with HealthFile(settings.workers.health_file, probes):
-            run_worker(app, settings.broker, Task.PLAN, settings.workers.planner_threads)
+        with HealthFile(settings.workers.health_file, probes) as health:
+            status = run_worker(app, settings.broker, Task.PLAN, settings.workers.planner_threads)
+        if status or health.gave_up:
+            sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -2,30 +2,60 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from celery import Celery
 from celery import Task as CeleryTask
+from celery.exceptions import Reject
 from celery.worker.consumer import Consumer
 from celery.worker.request import Request
+from celery.worker.state import maybe_shutdown
+from kombu import Connection
 
+from dualtrack.domain.errors import NotFound
 from dualtrack.faults import Fault, point
+from dualtrack.queues.consuming import TaggedAMQP
 from dualtrack.queues.port import Task
 from dualtrack.queues.topology import Topology
 from dualtrack.settings import BrokerSettings
 
+_LOG: Final = logging.getLogger(__name__)
 _HEARTBEAT_S: Final = 6
 """A frozen consumer is hung up on after one to two of these, and its messages go to others: before its lease is over."""
+_RETRY_S: Final = 0.5
+_RETRY_MAX_S: Final = 2.0
 
 
 class TimerlessConsumer(Consumer):
     """Celery's consumer without native delayed delivery, which would declare 28 queues for timers that are never used here."""
 
+    connection_errors: tuple[type[BaseException], ...]
+
     class Blueprint(Consumer.Blueprint):  # type: ignore[misc,valid-type] # the stubs give it as a variable
         """All other steps."""
 
         default_steps: ClassVar[list[str]] = [step for step in Consumer.Blueprint.default_steps if "delayed_delivery" not in step]
+
+    def on_decode_error(self, message: Any, exc: Exception) -> None:  # noqa: ANN401 - as Celery calls it
+        """Dead-letter what can't be read; Celery's own way is to acknowledge it, which loses it."""
+        _LOG.error("a message that can't be read goes to the dead letters: %s", exc)
+        message.reject_log_error(_LOG, self.connection_errors)
+
+    def ensure_connected(self, conn: Connection) -> Connection:
+        """Connect, trying for ever; Celery itself would be up to half a minute late when the broker is back."""
+
+        def away(error: Exception, interval: float) -> None:
+            _LOG.warning("the broker can't be reached, trying again in %.1f s: %s", interval, error)
+
+        lasting: Any = conn  # the stub takes whole seconds only
+        lasting.ensure_connection(
+            away, None, callback=maybe_shutdown, interval_start=_RETRY_S, interval_step=_RETRY_S, interval_max=_RETRY_MAX_S
+        )
+        self.first_connection_attempt = False
+        return conn
 
 
 class PointedRequest(Request):
@@ -43,12 +73,12 @@ def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], Non
     the message was with another consumer before.
 
     `handle` must write down whatever happens itself: a message is acknowledged after it returned or raised, and a ring lost with a dying
-    process comes back by redelivery or the scheduler.
+    process comes back by redelivery or the scheduler. Only a message that names no row (`NotFound`) is dead-lettered.
     """
     topology = Topology(settings.prefix)
-    app = Celery("dualtrack", broker=settings.url.get_secret_value(), set_as_current=False)
+    app = Celery("dualtrack", broker=settings.url.get_secret_value(), amqp=TaggedAMQP, set_as_current=False)
     app.conf.update(
-        task_queues=topology.queues()[:-1],
+        task_queues=[topology.queue(task)],  # what isn't here can't be consumed by mistake after a reconnect (celery#9462)
         task_default_queue=topology.name(task),
         task_default_exchange=topology.exchange.name,
         task_default_routing_key=topology.name(task),
@@ -70,6 +100,7 @@ def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], Non
         broker_connection_retry=True,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        broker_channel_error_retry=True,  # such as the broker's consumer timeout, which would end the worker
         broker_transport_options={"confirm_publish": True},
         accept_content=["json"],
         task_serializer="json",
@@ -80,25 +111,28 @@ def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], Non
     def run(self: CeleryTask[..., None], row_id: str) -> None:
         if again is not None and (self.request.delivery_info or {}).get("redelivered"):
             again(row_id)
-        handle(row_id)
+        try:
+            handle(row_id)
+        except NotFound as error:
+            raise Reject(error.message, requeue=False) from error
 
     del run
     return app
 
 
-def run_worker(app: Celery, settings: BrokerSettings, task: Task, threads: int) -> None:
-    """Consume until SIGTERM, then finish what is running (warm shutdown). Blocks."""
-    app.worker_main(
-        [
-            "--quiet",  # its banner is no log line
-            "worker",
-            "--pool=threads",
-            f"--concurrency={threads}",
-            f"--queues={Topology(settings.prefix).name(task)}",
-            "--without-gossip",
-            "--without-mingle",
-            "--without-heartbeat",
-            "--loglevel=WARNING",
-            f"--hostname={task.value}@%h",
-        ]
+def run_worker(app: Celery, settings: BrokerSettings, task: Task, threads: int) -> int:
+    """Consume until SIGTERM, then finish what is running (warm shutdown). Blocks; the exit status, not 0 where Celery gave up."""
+    # The command line (`worker_main`) would keep the status to itself.
+    worker: Any = app.Worker(
+        hostname=f"{task.value}@{socket.gethostname()}",
+        pool_cls="threads",
+        concurrency=threads,
+        queues=[Topology(settings.prefix).name(task)],
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        loglevel=logging.WARNING,
+        quiet=True,  # its banner is no log line
     )
+    worker.start()
+    return int(worker.exitcode or 0)

@@ -83,6 +83,11 @@ class ServerProcess:
         """Whether it has not ended."""
         return self._process.poll() is None
 
+    @property
+    def status(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self._process.poll()
+
     def wait_until(self, answers: Callable[[], bool], *, timeout_s: float) -> None:
         """Poll until `answers()`; raises `ServerFailed` when the process ends first or the time is up."""
         deadline = time.monotonic() + timeout_s

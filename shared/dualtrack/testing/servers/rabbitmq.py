@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -124,8 +125,11 @@ class RabbitBroker(Server):
 class RabbitMQ(RabbitBroker):
     """`rabbitmq-server` as a child process, with a node name, cookie, folders and an epmd of its own."""
 
-    def __init__(self, script: Path | None = None) -> None:
-        """`script`: the `rabbitmq-server` to run; found by itself when not given. Raises `ServerFailed` where there is none."""
+    def __init__(self, script: Path | None = None, *, settings: Mapping[str, int] | None = None) -> None:
+        """`script`: the `rabbitmq-server` to run; found by itself when not given. Raises `ServerFailed` where there is none.
+
+        `settings`: further ones of the application `rabbit`, some of which `rabbitmq.conf` does not know.
+        """
         found = script or rabbitmq_script()
         if found is None:
             raise ServerFailed(MISSING)
@@ -138,6 +142,9 @@ class RabbitMQ(RabbitBroker):
         (self.folder / "env.conf").touch()
         (self.folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
         (self.folder / "rabbitmq.conf").write_text(_CONF.format(port=self.port, http_port=self.http_port, user=USER, password=PASSWORD))
+        if settings:
+            terms = ", ".join(f"{{{name}, {value}}}" for name, value in settings.items())
+            (self.folder / "advanced.config").write_text(f"[{{rabbit, [{terms}]}}].\n")
 
     def start(self) -> None:
         """Start epmd and the node; returns when AMQP and the management API answer."""
