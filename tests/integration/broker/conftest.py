@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from dualtrack.health import END_AFTER_S
 from dualtrack.queues.port import Task
 from dualtrack.queues.publisher import Publisher
 from dualtrack.settings import BrokerSettings
@@ -45,7 +46,7 @@ class Workers:
         self._file = folder / "done"
         self._file.touch()
 
-    def start(self, name: str = "worker", *, threads: int = 2) -> ServerProcess:
+    def start(self, name: str = "worker", *, threads: int = 2, end_after_s: float = END_AFTER_S) -> ServerProcess:
         env = {
             "PATH": os.environ.get("PATH", ""),
             "HOME": str(self.folder),
@@ -55,7 +56,7 @@ class Workers:
         }
         process = ServerProcess(
             name,
-            [sys.executable, str(_PROGRAM), str(self._file), self.task.value, str(threads)],
+            [sys.executable, str(_PROGRAM), str(self._file), self.task.value, str(threads), str(end_after_s)],
             log=self.folder / f"{name}.log",
             env=env,
             cwd=self.folder,

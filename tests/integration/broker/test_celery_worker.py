@@ -118,7 +118,7 @@ def test_kill_during_a_task(workers: Workers) -> None:
 @executor_only
 def test_a_silent_worker_ends_itself(workers: Workers) -> None:
     """Connected, but no consumer any more: another worker's consumer on the same queue must not make it look healthy."""
-    process = workers.start()
+    process = workers.start(end_after_s=3)
     workers.wait_healthy()
     workers.start("other", threads=1)
     workers.wait_healthy("other")

@@ -1,6 +1,6 @@
 """A worker process for the tests of Celery on a real broker: its tasks are what their ids say, and every step of one is a line of a file.
 
-    python worker_program.py FILE TASK [THREADS]
+    python worker_program.py FILE TASK THREADS END_AFTER_SECONDS
 
 `sleep-SECONDS-…` sleeps, `unknown-…` is of no row, `deaf-PID` makes that worker go silent: connected, but no consumer any more. Anything
 else does nothing. Lines: `begin ID PID`, `end ID PID`.
@@ -26,11 +26,11 @@ from dualtrack.telemetry import logs
 
 _FILE = Path(sys.argv[1])
 _TASK = Task(sys.argv[2])
-_THREADS = int(sys.argv[3]) if len(sys.argv) > 3 else 2
+_THREADS = int(sys.argv[3])
+health.END_AFTER_S = float(sys.argv[4])  # type: ignore[misc] # a minute is long in a test
 
 
 _consumers: list[Any] = []
-health.END_AFTER_S = 3.0  # type: ignore[misc] # a minute is long in a test
 
 
 class _Keep(bootsteps.Step):
