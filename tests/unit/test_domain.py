@@ -2,8 +2,7 @@
 
 import pickle
 import time
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -12,29 +11,17 @@ from pydantic import ValidationError
 
 from dualtrack.domain import errors
 from dualtrack.domain.ids import is_id, new_id
-from dualtrack.domain.job import Job, JobSpec
-from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
+from dualtrack.domain.job import JobSpec
+from dualtrack.domain.lifecycle import CallStatus
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.paths import file_name, workspace_path
-from dualtrack.domain.policies import backoff, is_stuck, limit_reached, needs_reflection, waves
-from dualtrack.domain.reasons import Reason
+from dualtrack.domain.policies import backoff, is_stuck, needs_reflection, waves
 from dualtrack.domain.step import Call, Step
 from dualtrack.domain.text import storable
 from dualtrack.domain.tool import Effect
 from dualtrack.domain.usage import Usage
 
 NOW = datetime.now(UTC)
-
-
-def job(*, step: int = 0, usage: Usage | None = None, **limits: object) -> Job:
-    spec = JobSpec.model_validate({"instructions": "do it", "limits": limits})
-    return Job(
-        id="job_1", tenant_id="ten_1", spec=spec, status=JobStatus.RUNNING, phase=Phase.PLAN, reason=None, message=None, answer=None,
-        plan=(), step=step, workspace=None, last_seq=1, attempt=1, tries=1, failures=0, malformed=0, compacted_through=0, verified_step=0,
-        stopping=None,
-        usage=usage or Usage(), traceparent="", request_traceparent="", created_at=NOW, started_at=NOW, finished_at=None,
-        deadline_at=NOW + timedelta(hours=1), limits=spec.limits,
-    )  # fmt: skip
 
 
 def step(number: int, *, ok: bool, arguments: dict[str, object] | None = None, preview: str = "boom", note: str = "") -> Step:
@@ -167,24 +154,6 @@ def test_a_spec_survives_its_stored_form() -> None:
     spec = JobSpec.model_validate({"instructions": "x", "limits": {"steps": 7, "cost_usd": "0.5"}, "outputs": ["a"], "priority": 3})
     assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
     assert JobSpec.model_validate(spec.model_dump(mode="json")) == spec
-
-
-def test_each_limit_of_a_job_is_named_when_reached() -> None:
-    assert limit_reached(job(step=4, steps=5)) is None
-    cases = [
-        (job(step=5, steps=5), Reason.LIMIT_STEPS),
-        (job(usage=Usage(60, 40), tokens=100), Reason.LIMIT_TOKENS),
-        (job(usage=Usage(cost_usd=Decimal("0.5")), cost_usd="0.5"), Reason.LIMIT_COST),
-    ]
-    for reached, reason in cases:
-        found = limit_reached(reached)
-        assert found is not None
-        assert found[0] is reason
-        assert "limits." in found[1]
-
-
-def test_a_cost_limit_of_zero_lets_free_models_work() -> None:
-    assert limit_reached(job(cost_usd=0)) is None
 
 
 def test_the_same_failure_three_times_is_no_progress_but_other_failures_are() -> None:

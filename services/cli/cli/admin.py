@@ -1,4 +1,4 @@
-"""Commands for the operator: `keys create` and `migrate` work on the database itself, `version` on nothing."""
+"""Commands for the operator: `keys …` and `migrate` work on the database itself, `version` on nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import backend
+from cli import backend, budgets
 from cli.outcome import UsageProblem
 from cli.session import Session, command
 from cli.session import version as installed_version
@@ -21,6 +21,8 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True, help="API keys (needs the database: DUALTRACK_DATABASE__URL, or the standalone platform's directory)."
     )
     command(group, "create")(create_key)
+    command(group, "list")(budgets.list_keys)
+    command(group, "limit")(budgets.limit_key)
     app.add_typer(group, name="keys")
     command(app, "migrate")(migrate)
     command(app, "version")(version)

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import typer
 
+from cli import budgets
 from cli.job_view import show_job, show_steps, status_line, timestamp
 from cli.outcome import HELP, UsageProblem
 from cli.session import Session, command, read_stdin
@@ -33,6 +34,13 @@ class Status(StrEnum):
     EXPIRED = "expired"
 
 
+class OnLimit(StrEnum):
+    """What reaching a limit does."""
+
+    WAIT = "wait"
+    FAIL = "fail"
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(no_args_is_help=True, help="Long-horizon jobs: submit, watch, stop and look into them.", epilog=HELP)
@@ -41,6 +49,7 @@ def register(app: typer.Typer) -> None:
     command(group, "show")(show)
     command(group, "watch")(watch)
     command(group, "cancel")(cancel)
+    command(group, "extend")(budgets.extend)
     command(group, "steps")(steps)
     command(group, "observation")(observation)
     app.add_typer(group, name="jobs")
@@ -71,7 +80,11 @@ def submit(
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="Most tokens of all model calls together.")] = None,
     max_cost: Annotated[str | None, typer.Option("--max-cost", metavar="USD", help="Most US dollars of all model calls together.")] = None,
     max_wall_time: Annotated[
-        int | None, typer.Option("--max-wall-time", metavar="SECONDS", min=1, help="Seconds until the job expires.")
+        int | None, typer.Option("--max-wall-time", metavar="SECONDS", min=1, help="Seconds of work, without those in which it waited.")
+    ] = None,
+    on_limit: Annotated[
+        OnLimit | None,
+        typer.Option("--on-limit", help="What reaching a limit does: the job waits to be extended, or it fails. Else: wait."),
     ] = None,
     metadata: Annotated[list[str] | None, typer.Option("--metadata", metavar="K=V", help="Your own label; again for more.")] = None,
     priority: Annotated[int | None, typer.Option("--priority", min=0, max=9, help="Higher is taken up first.")] = None,
@@ -86,7 +99,8 @@ def submit(
     """Submit a job and print its id; with --watch, see it through."""
     require_key(idempotency_key)
     spec = {} if spec_file is None else read_spec(spec_file)
-    limits = {"steps": max_steps, "tokens": max_tokens, "cost_usd": max_cost, "wall_time_s": max_wall_time}
+    limits: dict[str, Any] = {"steps": max_steps, "tokens": max_tokens, "cost_usd": max_cost, "wall_time_s": max_wall_time}
+    limits |= {"on_limit": None if on_limit is None else on_limit.value}
     given: dict[str, Any] = {
         "instructions": _instructions(instructions, spec),
         "checks": checks or None,

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from dualtrack import __version__
-from router import artifacts, chat, docs, errors, events, files, health, jobs, metrics, models, steering, steps
+from router import artifacts, budgets, chat, docs, errors, events, files, health, jobs, metrics, models, steering, steps
 from router.auth import Keys
 from router.body import BodyGate
 from router.docs import DOCS
@@ -83,7 +83,7 @@ def create_app(services: RouterServices) -> FastAPI:
     app.state.keys = Keys(services.runtime.database)
     errors.install(app)
     docs.install(app)
-    for module in (chat, models, jobs, steering, events, steps, artifacts, files, health, metrics):
+    for module in (chat, models, jobs, steering, budgets, events, steps, artifacts, files, health, metrics):
         app.include_router(module.router)
 
     @app.get("/", summary="Where everything is", tags=["operations"])

@@ -78,7 +78,7 @@ class JobView(BaseModel):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    deadline_at: datetime = Field(description="When its wall-time limit ends it; moves on by the time that it waits.")
+    deadline_at: datetime = Field(description="When its wall time is used up; moves on by the time that it waits.")
 
     @classmethod
     def of(cls, job: Job) -> JobView:
@@ -99,7 +99,7 @@ class JobView(BaseModel):
             instructions=spec.instructions,
             inputs=list(spec.inputs),
             agent=spec.agent,
-            limits=spec.limits,
+            limits=job.limits,
             checks=list(spec.checks),
             outputs=list(spec.outputs),
             metadata=spec.metadata,

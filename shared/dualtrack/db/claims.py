@@ -10,12 +10,19 @@ from sqlalchemy import ColumnElement, Row, Select, Table, and_, func, or_, selec
 
 from dualtrack.db.engine import Transaction
 from dualtrack.db.presence import DEAD_OWNER_SQL
-from dualtrack.db.tables import calls, jobs
+from dualtrack.db.tables import api_keys, calls, jobs
 from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
 from dualtrack.domain.limits import PlatformLimits
 
 Kind = Literal["jobs", "calls"]
 _TABLES: Final = {"jobs": jobs, "calls": calls}
+_KEY_LIMITED: Final = (
+    select(func.num_nonnulls(api_keys.c.day_tokens, api_keys.c.day_cost_usd) > 0)
+    .where(api_keys.c.id == jobs.c.key_id)
+    .correlate(jobs)
+    .scalar_subquery()
+    .label("key_limited")
+)
 BATCH: Final = 500
 """Rows that one look of the scheduler takes up."""
 _NOW: Final = func.clock_timestamp()  # now() is when the transaction began, and it may have waited for a lock since
@@ -39,7 +46,11 @@ def _workable(kind: Kind) -> ColumnElement[bool]:
 
 
 def claim(tx: Transaction, kind: Kind, row_id: str, owner: int, limits: PlatformLimits) -> Row[Any] | None:
-    """Take the row over with the next fencing token; None when it is done, pausing after a failure, or somebody living works on it."""
+    """Take the row over with the next fencing token; None when it is done, pausing after a failure, or somebody living works on it.
+
+    A job's row has two more columns: `key_limited`, whether its key has a limit of its own on what it may use in a day, and `time_over`,
+    whether its wall time is used up.
+    """
     table = _TABLES[kind]
     until = _NOW + timedelta(seconds=limits.lease_s)
     values: dict[str, Any] = {
@@ -56,6 +67,8 @@ def claim(tx: Transaction, kind: Kind, row_id: str, owner: int, limits: Platform
         values["status"] = CallStatus.RUNNING.value
     ready = or_(table.c.not_before.is_(None), table.c.not_before <= _NOW)
     statement = update(table).where(table.c.id == row_id, _workable(kind), ready, unclaimed(table)).values(values).returning(*table.c)
+    if kind == "jobs":
+        statement = statement.returning(_KEY_LIMITED, (jobs.c.deadline_at <= _NOW).label("time_over"))
     return tx.connection.execute(statement).one_or_none()
 
 

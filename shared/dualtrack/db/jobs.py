@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, case, func, insert, select, update
 
+from dualtrack.db import budgets
 from dualtrack.db.claims import unclaimed
 from dualtrack.db.engine import Transaction
 from dualtrack.db.rows import job_of
@@ -26,10 +27,10 @@ def create(
     tenant_id: str,
     spec: JobSpec,
     workspace: str | None,
-    key_id: str | None,
     traceparent: str,
     request_traceparent: str,
     ring_s: float,
+    key_id: str | None = None,
 ) -> None:
     """Insert a queued job, due for a ring by the scheduler `ring_s` seconds from now should the first ring be lost."""
     tx.connection.execute(
@@ -107,8 +108,12 @@ class Asked(NamedTuple):
     """to start nothing more"""
 
 
-def release(tx: Transaction, job_id: str, attempt: int, values: Mapping[str, Any], *, usage: Usage | None = None) -> Asked:
+def release(
+    tx: Transaction, job_id: str, attempt: int, values: Mapping[str, Any], *, usage: Usage | None = None, key_id: str | None = None
+) -> Asked:
     """Give a planner's claim back and write what it did; what the job was asked for meanwhile.
+
+    `usage` is added to the job's, and to what the key `key_id` used today.
 
     Raises:
         StaleAttempt: a newer attempt owns the job, or it has ended.
@@ -116,9 +121,13 @@ def release(tx: Transaction, job_id: str, attempt: int, values: Mapping[str, Any
     changes: dict[str, Any] = {"owner": None, "lease_until": None, **values}
     if usage is not None:
         changes |= _added(usage)
-    row = tx.connection.execute(
-        update(jobs).where(_ours(job_id, attempt)).values(changes).returning(jobs.c.stopping, jobs.c.hold)
-    ).one_or_none()
+    released = update(jobs).where(_ours(job_id, attempt)).values(changes).returning(jobs.c.stopping, jobs.c.hold)
+    if key_id is None or not usage:
+        row = tx.connection.execute(released).one_or_none()
+    else:  # one statement for both: this is every step's way
+        found = released.cte("released")
+        spent = budgets.adding(key_id, budgets.shard_of(job_id), usage, where=found).cte("spent")
+        row = tx.connection.execute(select(found.c.stopping, found.c.hold).add_cte(spent)).one_or_none()
     if row is None:
         raise StaleAttempt(f"job {job_id}: attempt {attempt} was taken over")
     return Asked(JobStatus(row.stopping) if row.stopping else None, Hold(row.hold) if row.hold else None)
@@ -172,8 +181,13 @@ def change_returning_wait(tx: Transaction, job_id: str, values: Mapping[str, Any
 def end_wait(tx: Transaction, job_id: str, status: JobStatus, values: Mapping[str, Any]) -> None:
     """A waiting job (its row locked) goes on; its deadline moves by the time it waited."""
     waited = func.now() - jobs.c.waiting_since
-    over = {"status": status.value, "reason": None, "message": None, "waiting_since": None, "waiting_until": None}
+    over = {"status": status.value, "reason": None, "message": None, "waiting_since": None, "waiting_until": None, "not_before": None}
     change(tx, job_id, {**over, "deadline_at": jobs.c.deadline_at + waited, **values})
+
+
+def set_limits(tx: Transaction, job_id: str, limits: Mapping[str, Any], *, more_s: int) -> None:
+    """Write a job's limits (its row locked), and move its deadline by `more_s` seconds."""
+    change(tx, job_id, {"limits": dict(limits), "deadline_at": jobs.c.deadline_at + timedelta(seconds=more_s)})
 
 
 def claimed(tx: Transaction, job_id: str) -> bool:

@@ -98,6 +98,12 @@ class IdempotencyMismatch(Conflict):
     code = "idempotency_key_reused"
 
 
+class BudgetExceeded(DualtrackError):
+    """What the key may use in a day is used up."""
+
+    code = "budget_exceeded"
+
+
 # --- the model ------------------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ the platform's ceiling. Sizes are bytes, times seconds, money US dollars unless 
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
@@ -30,13 +30,44 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class JobLimits(_Frozen):
-    """What one job may use. Reaching a limit ends the job with a reason that names the limit."""
+Steps = Annotated[StrictInt, Field(ge=1, le=10_000, description="Decisions of the planner.")]
+Tokens = Annotated[StrictInt, Field(ge=1, le=1_000_000_000, description="Input and output tokens of all model calls together.")]
+CostUsd = Annotated[Decimal, Field(ge=0, le=100_000, description="Price of all model calls together, US dollars.")]
+WallTimeS = Annotated[
+    StrictInt, Field(ge=1, le=30 * 24 * 3600, description="Seconds from acceptance to the end, those not counted in which it waited.")
+]
 
-    steps: StrictInt = Field(50, ge=1, le=10_000, description="Decisions of the planner.")
-    tokens: StrictInt = Field(2_000_000, ge=1, le=1_000_000_000, description="Input and output tokens of all model calls together.")
-    cost_usd: Decimal = Field(Decimal(10), ge=0, le=100_000, description="Price of all model calls together, US dollars.")
-    wall_time_s: StrictInt = Field(3600, ge=1, le=30 * 24 * 3600, description="Seconds from acceptance to the end.")
+
+class JobLimits(_Frozen):
+    """What one job and its children together may use."""
+
+    steps: Steps = 50
+    tokens: Tokens = 2_000_000
+    cost_usd: CostUsd = Decimal(10)
+    wall_time_s: WallTimeS = 3600
+    on_limit: Literal["wait", "fail"] = Field(
+        "wait", description="What reaching a limit does: the job waits until it is extended or cancelled, or it ends."
+    )
+
+
+class LimitsChange(_Frozen):
+    """New ceilings of a job, absolute, so that asking twice changes nothing; what is left out stays as it is."""
+
+    steps: Steps | None = None
+    tokens: Tokens | None = None
+    cost_usd: CostUsd | None = None
+    wall_time_s: WallTimeS | None = None
+
+    @model_validator(mode="after")
+    def _something(self) -> LimitsChange:
+        if not self.given:
+            raise ValueError("must name at least one of steps, tokens, cost_usd, wall_time_s")
+        return self
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The limits that are to change."""
+        return self.model_dump(exclude_none=True)
 
 
 class SandboxLimits(_Frozen):
@@ -85,6 +116,12 @@ class PlatformLimits(_Frozen):
     same_failure: Positive = Field(3, description="Times the same call may fail the same way in a row before a job is stopped.")
     attempts: Positive = Field(
         5, description="Attempts of a step or call after crashes or failures of our machinery; outages (provider, storage) are waited out."
+    )
+    key_day_tokens: Positive | None = Field(
+        None, description="Tokens that the jobs and chats of a key may use in a day (UTC), where the key has no limit of its own."
+    )
+    key_day_cost_usd: Annotated[Decimal, Field(ge=0)] | None = Field(
+        None, description="US dollars that the jobs and chats of a key may cost in a day (UTC), where the key has no limit of its own."
     )
     waiting_s: Seconds = Field(7 * 24 * 3600, description="A job that waits for a person or a budget for this long expires.")
     lease_s: Seconds = Field(15.0, description="A claim without a heartbeat for this long is free for another worker.")

@@ -1,4 +1,4 @@
-"""Rules of the deep track that need no IO: limits, progress, backoff, waves."""
+"""Rules of the deep track that need no IO: progress, backoff, waves."""
 
 from __future__ import annotations
 
@@ -7,24 +7,9 @@ import random
 from collections.abc import Sequence
 
 from dualtrack.domain.errors import DualtrackError
-from dualtrack.domain.job import Job
 from dualtrack.domain.limits import PlatformLimits
-from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Step
 from dualtrack.domain.tool import Effect
-
-
-def limit_reached(job: Job) -> tuple[Reason, str] | None:
-    """The first of the job's own limits that leaves no room for another decision, with a sentence for a person."""
-    limits = job.spec.limits
-    if job.step >= limits.steps:
-        return Reason.LIMIT_STEPS, f"Stopped after {job.step} steps, the job's limit (limits.steps)."
-    if job.usage.total_tokens >= limits.tokens:
-        return Reason.LIMIT_TOKENS, f"Stopped after {job.usage.total_tokens} tokens; the job's limit is {limits.tokens} (limits.tokens)."
-    # A cost limit of 0 means: only models that cost nothing.
-    if job.usage.cost_usd > limits.cost_usd or (limits.cost_usd > 0 and job.usage.cost_usd == limits.cost_usd):
-        return Reason.LIMIT_COST, f"Stopped after {job.usage.cost_usd} US dollars; the job's limit is {limits.cost_usd} (limits.cost_usd)."
-    return None
 
 
 def _failure(step: Step) -> str | None:

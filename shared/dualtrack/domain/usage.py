@@ -21,6 +21,10 @@ class Usage:
         """Input and output tokens."""
         return self.input_tokens + self.output_tokens
 
+    def __bool__(self) -> bool:
+        """Whether anything was used."""
+        return bool(self.total_tokens or self.cost_usd)
+
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             self.input_tokens + other.input_tokens,

@@ -7,7 +7,7 @@ or a child's end all lead on the same way, and doing it twice changes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import func
@@ -20,7 +20,7 @@ from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus, Phase
 from dualtrack.domain.step import Call
 from dualtrack.domain.waiting import Held, Hold, WaitReason
-from dualtrack.engine import doorbells
+from dualtrack.engine import budgets, doorbells
 from dualtrack.engine.ending import finish_stop
 from dualtrack.engine.runtime import Runtime
 
@@ -55,8 +55,20 @@ def plan_next(tx: Transaction, runtime: Runtime, job: Job) -> None:
     doorbells.plan_after_commit(tx, runtime, job)
 
 
-def wait(tx: Transaction, runtime: Runtime, job: Job, reason: WaitReason, *, message: str | None = None, phase: Phase) -> None:
-    """Let a job (its row locked, nobody at work on it) wait, then go on with `phase`; nothing changes where it waits for this already."""
+def wait(
+    tx: Transaction,
+    runtime: Runtime,
+    job: Job,
+    reason: WaitReason,
+    *,
+    phase: Phase,
+    message: str | None = None,
+    look_at: datetime | None = None,
+) -> None:
+    """Let a job (its row locked, nobody at work on it) wait, then go on with `phase`; nothing changes where it waits for this already.
+
+    `look_at`: when the scheduler looks whether what it waits for is there by itself.
+    """
     if job.status is JobStatus.WAITING and job.reason == reason:
         return
     text = message or _MESSAGES[reason]
@@ -68,7 +80,7 @@ def wait(tx: Transaction, runtime: Runtime, job: Job, reason: WaitReason, *, mes
         "owner": None,
         "lease_until": None,
         "due_at": None,
-        "not_before": None,
+        "not_before": look_at,
         "waiting_until": func.now() + timedelta(seconds=runtime.limits.waiting_s),
     }
     if job.status is not JobStatus.WAITING:
@@ -77,19 +89,21 @@ def wait(tx: Transaction, runtime: Runtime, job: Job, reason: WaitReason, *, mes
     events.append(tx, job.id, NewEvent(EventType.JOB_WAITING, {"reason": reason.value, "message": text, "until": until.isoformat()}))
 
 
-def hold(tx: Transaction, runtime: Runtime, job: Job, why: Hold, *, by: str, message: str | None = None) -> bool:
+def hold(tx: Transaction, runtime: Runtime, job: Job, why: Hold, *, by: str) -> bool:
     """Ask a job (its row locked) to stop at its next boundary; at once where nobody is at work on it. Whether this call asked first.
+
+    A pause takes the place of a budget that is waited for: once it is over, the budget is looked at anew.
 
     Raises:
         Conflict: the job has ended or was told to stop.
     """
     require_live(job)
-    if job.hold is not None:
+    if job.hold is not None and (job.hold, why) != (Hold.BUDGET, Hold.PAUSED):
         return False
     jobs.change(tx, job.id, {"hold": why.value})
     events.append(tx, job.id, NewEvent(EventType.JOB_PAUSING, {"hold": why.value, "by": by}))
     if job.status is JobStatus.WAITING or job.phase is Phase.EXECUTE or not jobs.claimed(tx, job.id):
-        _hold_back(tx, runtime, jobs.get(tx, job.id), _wave(tx, job.id), message=message)
+        _hold_back(tx, runtime, jobs.get(tx, job.id), _wave(tx, job.id))
     return True
 
 
@@ -123,11 +137,21 @@ def _wave(tx: Transaction, job_id: str) -> list[Call]:
     return [call for call in left if call.wave == left[0].wave]
 
 
-def _hold_back(tx: Transaction, runtime: Runtime, job: Job, wave: Sequence[Call], *, message: str | None = None) -> None:
+def _hold_back(tx: Transaction, runtime: Runtime, job: Job, wave: Sequence[Call]) -> None:
     """Start nothing more; wait as soon as nothing runs."""
     steps.take_back(tx, [call.id for call in wave if call.status is CallStatus.PENDING and call.due_at is not None])
-    if job.hold is not None and not steps.running_alive(tx, job.id):
-        wait(tx, runtime, job, _HELD_BY[job.hold], message=message, phase=Phase.EXECUTE if wave else Phase.PLAN)
+    if job.hold is None or steps.running_alive(tx, job.id):
+        return
+    short = budgets.shortage(tx, runtime.limits, job) if job.hold is Hold.BUDGET and job.status is not JobStatus.WAITING else None
+    wait(
+        tx,
+        runtime,
+        job,
+        _HELD_BY[job.hold],
+        phase=Phase.EXECUTE if wave else Phase.PLAN,
+        message=budgets.advice(short) if short is not None else None,
+        look_at=short.until if short is not None else None,
+    )
 
 
 def _start(tx: Transaction, runtime: Runtime, job: Job, wave: Sequence[Call]) -> None:

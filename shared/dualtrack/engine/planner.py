@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from opentelemetry.trace import SpanKind
-from sqlalchemy import func
+from sqlalchemy import Row, func
 
 from dualtrack.db import claims, events, jobs, steps
 from dualtrack.db.engine import Transaction
@@ -25,12 +25,13 @@ from dualtrack.domain.errors import (
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus, Phase
-from dualtrack.domain.policies import backoff, gives_up, is_stuck, limit_reached
+from dualtrack.domain.policies import backoff, gives_up, is_stuck
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Step
 from dualtrack.domain.text import storable
 from dualtrack.domain.usage import Usage
-from dualtrack.engine import compaction, doorbells, flow
+from dualtrack.domain.waiting import Hold
+from dualtrack.engine import budgets, compaction, doorbells, flow
 from dualtrack.engine.asking import Asking
 from dualtrack.engine.compaction import Compactor
 from dualtrack.engine.context import decision_request, verified
@@ -103,10 +104,10 @@ class Planner:
                 events.append(tx, job.id, NewEvent(EventType.JOB_STARTED, {}))
             history = self._history.read(tx, job)
             point(Fault.PLANNER_CLAIM, job.id)
-            return None if self._ended(tx, job, history) else (job, history)
+            return None if self._ended(tx, job, history, row) else (job, history)
 
-    def _ended(self, tx: Transaction, job: Job, history: Sequence[Step]) -> bool:
-        """End the claimed job where it needs no further decision."""
+    def _ended(self, tx: Transaction, job: Job, history: Sequence[Step], claim: Row[Any]) -> bool:
+        """End the claimed job, or let it wait, where it needs no further decision or may not have one."""
         if job.stopping is not None:
             jobs.release(tx, job.id, job.attempt, {})
             finish_stop(tx, job.id, job.stopping)
@@ -117,7 +118,7 @@ class Planner:
             jobs.release(tx, job.id, job.attempt, {"tries": job.tries - 1})
             flow.go_on(tx, self._runtime, jobs.get(tx, job.id))
             return True
-        end: tuple[Reason, str] | None = limit_reached(job)
+        end: tuple[Reason, str] | None = None
         if job.tries > self._runtime.limits.attempts:
             end = (
                 Reason.ATTEMPTS_EXHAUSTED,
@@ -131,8 +132,21 @@ class Planner:
             last = f": {failed.preview.strip()[:_SHOWN_CHARS]}" if failed.preview.strip() else "."
             end = Reason.NO_PROGRESS, f"{what} failed the same way {self._runtime.limits.same_failure} times in a row{last}"
         if end is None:
-            return False
+            return self._out_of_budget(tx, job, claim)
         end_job(tx, job.id, JobStatus.FAILED, reason=end[0], message=end[1])
+        return True
+
+    def _out_of_budget(self, tx: Transaction, job: Job, claim: Row[Any]) -> bool:
+        """Let the claimed job wait (or fail, where it wants that) when a limit leaves no room for another decision."""
+        short = budgets.shortage(tx, self._runtime.limits, job, key_limited=bool(claim.key_limited), time_over=claim.time_over)
+        if short is None:
+            return False
+        if short.until is None and job.limits.on_limit == "fail":
+            status = JobStatus.EXPIRED if short.reason is Reason.LIMIT_WALL_TIME else JobStatus.FAILED
+            end_job(tx, job.id, status, reason=short.reason, message=short.message)
+            return True
+        jobs.release(tx, job.id, job.attempt, {"tries": job.tries - 1})
+        flow.hold(tx, self._runtime, jobs.get(tx, job.id), Hold.BUDGET, by="planner")
         return True
 
     @staticmethod
@@ -231,7 +245,7 @@ class Planner:
                 values["plan"] = outline.plan
             if outline.dispatch:
                 values |= {"phase": Phase.EXECUTE.value, "due_at": None}
-            wanted = jobs.release(tx, job.id, job.attempt, values, usage=decision.usage)
+            wanted = jobs.release(tx, job.id, job.attempt, values, usage=decision.usage, key_id=job.key_id)
             steps.add(
                 tx,
                 job_id=job.id,
@@ -291,7 +305,7 @@ class Planner:
                 "context_tokens": error.usage.total_tokens,
                 "due_at": self._due(self._runtime.limits.ring_s),
             }
-            jobs.release(tx, job.id, job.attempt, values, usage=error.usage)
+            jobs.release(tx, job.id, job.attempt, values, usage=error.usage, key_id=job.key_id)
             steps.add(
                 tx,
                 job_id=job.id,
@@ -321,7 +335,7 @@ class Planner:
         with self._runtime.database.transaction() as tx:
             failures = job.failures + 1
             if gives_up(error, failures, self._runtime.limits):
-                jobs.release(tx, job.id, job.attempt, {}, usage=usage)
+                jobs.release(tx, job.id, job.attempt, {}, usage=usage, key_id=job.key_id)
                 if usage != Usage():
                     events.append(tx, job.id, _dropped(job, usage))
                 end_job(tx, job.id, JobStatus.FAILED, reason=error.code, message=error.message)
@@ -335,7 +349,7 @@ class Planner:
                 "retry_in_s": round(pause, 2),
             }
             values = {"due_at": self._due(pause), "not_before": self._due(pause), "tries": 0, "failures": failures}
-            wanted = jobs.release(tx, job.id, job.attempt, values, usage=usage)
+            wanted = jobs.release(tx, job.id, job.attempt, values, usage=usage, key_id=job.key_id)
             if usage != Usage():
                 data["usage"] = usage_data(usage)
             events.append(tx, job.id, NewEvent(EventType.STEP_RETRYING, data))

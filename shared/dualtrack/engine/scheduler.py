@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from dualtrack.db import budgets as budget_rows
 from dualtrack.db import claims, jobs
 from dualtrack.db.engine import Transaction
 from dualtrack.domain.errors import DualtrackError, InfrastructureError, RecordUnreadable
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.reasons import Reason
+from dualtrack.domain.waiting import Hold
+from dualtrack.engine import extension, flow
 from dualtrack.engine.ending import end_unreadable, finish_stop, request_stop
 from dualtrack.engine.runtime import Runtime
 from dualtrack.faults import Fault, point
@@ -48,7 +51,7 @@ class Scheduler:
         Raises the first failure, after all parts had their turn: nothing that is wrong with one job or the broker stops the others.
         """
         acted, failures = 0, []
-        for part in (self._rings, self._deadlines, self._waits, self._stops):
+        for part in (self._rings, self._deadlines, self._waits, self._budgets, self._stops):
             try:
                 acted += part()
             except Exception as error:  # noqa: BLE001 - raised below
@@ -67,7 +70,18 @@ class Scheduler:
     def _deadlines(self) -> int:
         with self._runtime.database.transaction() as tx:
             late = jobs.past_deadline(tx, claims.BATCH)
-        return sum(self._each(job_id, _expire) for job_id in late)
+        return sum(self._each(job_id, self._out_of_time) for job_id in late)
+
+    def _out_of_time(self, tx: Transaction, job: Job) -> bool:
+        if job.limits.on_limit == "fail":
+            return request_stop(tx, job, JobStatus.EXPIRED, by="scheduler")
+        return flow.hold(tx, self._runtime, job, Hold.BUDGET, by="scheduler")
+
+    def _budgets(self) -> int:
+        """Jobs whose wait for a budget may be over: a new day has begun, or their key's limit was raised."""
+        with self._runtime.database.transaction() as tx:
+            over = budget_rows.over(tx, claims.BATCH)
+        return sum(self._each(job_id, lambda tx, job: extension.look_again(tx, self._runtime, job, by="scheduler")) for job_id in over)
 
     def _waits(self) -> int:
         """Jobs that waited for too long."""
@@ -123,10 +137,6 @@ class Scheduler:
                 point(Fault.SCHEDULER_RUNG)
             rung += len(rows)
         return rung
-
-
-def _expire(tx: Transaction, job: Job) -> bool:
-    return request_stop(tx, job, JobStatus.EXPIRED, by="scheduler")
 
 
 def _expire_wait(tx: Transaction, job: Job) -> bool:

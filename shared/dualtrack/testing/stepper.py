@@ -97,8 +97,9 @@ class Stepper:
         finally:
             self.leases.stop()
 
-    def submit(self, instructions: str = "do it", **spec: Any) -> Job:
-        return intake.submit(self.runtime, tenant_id=self.tenant_id, spec=JobSpec.model_validate({"instructions": instructions, **spec}))[0]
+    def submit(self, instructions: str = "do it", *, key_id: str | None = None, **spec: Any) -> Job:
+        wanted = JobSpec.model_validate({"instructions": instructions, **spec})
+        return intake.submit(self.runtime, tenant_id=self.tenant_id, spec=wanted, key_id=key_id)[0]
 
     def ring(self) -> bool:
         """Let the oldest ring arrive; False when there is none."""
@@ -117,6 +118,17 @@ class Stepper:
                 self.time_passes()
                 self.scheduler.tick()
         raise AssertionError(f"the job has not ended: {[event.type.value for event in self.events(job)]}")
+
+    def rest(self, *, most: int = 200) -> None:
+        """Let everything happen that has something to happen by itself, pauses included; once a tick changes nothing, it is over."""
+        for _ in range(most):
+            while self.ring():
+                pass
+            self.time_passes()
+            self.scheduler.tick()
+            if not self.doorbell.rings:
+                return
+        raise AssertionError("it never comes to rest")
 
     def time_passes(self) -> None:
         """All pauses are over: every waiting row is due."""

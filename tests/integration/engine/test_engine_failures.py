@@ -151,7 +151,7 @@ def test_an_outage_of_the_provider_is_waited_out_until_the_job_s_time_is_over(ma
     assert types(stepper, job).count("step.retrying") == 30
 
     stepper = make([{"error": "server_error"}])
-    job = stepper.submit("never back")
+    job = stepper.submit("never back", limits={"on_limit": "fail"})
     for _ in range(20):
         stepper.ring()
         stepper.time_passes()
@@ -216,7 +216,7 @@ def test_one_bad_job_keeps_no_other_waiting_and_ends(make: Make, database: Datab
 
 def test_a_locked_row_keeps_no_other_waiting(make: Make, database: Database) -> None:
     stepper = make([finish()])
-    locked, good = stepper.submit("locked"), stepper.submit("good")
+    locked, good = stepper.submit("locked", limits={"on_limit": "fail"}), stepper.submit("good")
     stepper.doorbell.rings.clear()
     with database.transaction() as tx:
         tx.connection.execute(update(jobs_table).where(jobs_table.c.id == locked.id).values(deadline_at=func.now()))
@@ -273,6 +273,6 @@ def test_a_failure_that_nobody_expected_is_written_down_and_ends_the_job(make: M
 
 def test_a_decision_that_can_not_be_written_is_paid_for_all_the_same(make: Make) -> None:
     stepper = make(OneAnswer((ProposedCall("shell", {"command": "true", "timeout_s": float("nan")}),)))
-    job = stepper.run(stepper.submit(limits={"tokens": 150}))
+    job = stepper.run(stepper.submit(limits={"tokens": 150, "on_limit": "fail"}))
     assert job.status is JobStatus.FAILED
     assert job.usage.total_tokens >= 110

@@ -27,7 +27,7 @@ from .conftest import CountingSandbox, Make, cancel, finish, shell, types
 )
 def test_limits_end_a_job_with_their_name(make: Make, limits: dict[str, Any], reason: str, status: JobStatus) -> None:
     stepper = make([{**shell(f"echo {n}"), "input_tokens": 100, "output_tokens": 1} for n in range(20)])
-    job = stepper.run(stepper.submit(limits=limits))
+    job = stepper.run(stepper.submit(limits=limits | {"on_limit": "fail"}))
     assert (job.status, job.reason) == (status, reason)
 
 
@@ -38,11 +38,11 @@ def test_a_job_past_its_wall_time_expires_in_the_queue_and_at_work(make: Make, d
         stepper.scheduler.tick()
 
     stepper = make([shell("sleep 60"), finish()])
-    waiting = stepper.submit()
+    waiting = stepper.submit(limits={"on_limit": "fail"})
     late()
     assert (stepper.job(waiting).status, stepper.job(waiting).reason) == (JobStatus.EXPIRED, "limit_wall_time")
     stepper.doorbell.rings.clear()
-    working = stepper.submit("another")
+    working = stepper.submit("another", limits={"on_limit": "fail"})
     stepper.ring()
     sandbox.before = late
     stepper.ring()  # the running command is ended by the next heartbeat

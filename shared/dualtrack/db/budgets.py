@@ -1,0 +1,107 @@
+"""What budgets are made of: usage by key and day, limits of keys, jobs whose wait for one may be over."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from datetime import date
+from decimal import Decimal
+from typing import Any, Final
+
+from sqlalchemy import FromClause, func, literal, select, update
+from sqlalchemy.dialects.postgresql import Insert
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from dualtrack.db.engine import Transaction
+from dualtrack.db.rows import usage_of
+from dualtrack.db.tables import api_keys, jobs, key_usage, tenants
+from dualtrack.domain.budgets import KeyDay, usd
+from dualtrack.domain.errors import NotFound
+from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.usage import Usage
+from dualtrack.domain.waiting import Hold
+
+SHARDS: Final = 16
+"""Rows a key and day: of two jobs of a key that record at the same time, one waits for the other in one case of so many."""
+_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
+
+
+def shard_of(job_id: str) -> int:
+    """The row that a job's usage is added to."""
+    return zlib.crc32(job_id.encode()) % SHARDS
+
+
+def adding(key_id: str, shard: int, usage: Usage, *, where: FromClause | None = None) -> Insert:
+    """The statement that adds to what a key used today (UTC, as all connections are); once for each row of `where`, if given."""
+    counts = [literal(getattr(usage, name), key_usage.c[name].type) for name in _COUNTS]
+    row = select(literal(key_id), func.current_date(), literal(shard), *counts)
+    if where is not None:
+        row = row.select_from(where)
+    statement = upsert(key_usage).from_select(["key_id", "day", "shard", *_COUNTS], row)
+    sums = {name: key_usage.c[name] + statement.excluded[name] for name in _COUNTS}
+    return statement.on_conflict_do_update(index_elements=["key_id", "day", "shard"], set_=sums)
+
+
+def key_day(tx: Transaction, key_id: str, limits: PlatformLimits, *, day: date | None = None) -> KeyDay:
+    """What a key used on a day (None: today, UTC), and what it may use. Raises `NotFound`."""
+    on = func.current_date() if day is None else literal(day)
+    sums = [func.coalesce(func.sum(key_usage.c[name]), 0).label(name) for name in _COUNTS]
+    used = (key_usage.c.key_id == api_keys.c.id) & (key_usage.c.day == on)
+    row = tx.connection.execute(
+        select(api_keys.c.day_tokens, api_keys.c.day_cost_usd, on.label("on_day"), *sums)
+        .select_from(api_keys.outerjoin(key_usage, used))
+        .where(api_keys.c.id == key_id)
+        .group_by(api_keys.c.id)
+    ).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no API key {key_id!r}.", param="key")
+    return KeyDay(
+        key_id=key_id,
+        day=row.on_day,
+        usage=usage_of(row),
+        tokens=limits.key_day_tokens if row.day_tokens is None else row.day_tokens,
+        cost_usd=limits.key_day_cost_usd if row.day_cost_usd is None else row.day_cost_usd,
+    )
+
+
+def set_key_limits(tx: Transaction, key_id: str, values: Mapping[str, int | Decimal | None]) -> None:
+    """Set `day_tokens`, `day_cost_usd` of a key; the scheduler looks at its waiting jobs anew. Raises `NotFound`."""
+    if tx.connection.execute(update(api_keys).where(api_keys.c.id == key_id).values(dict(values))).rowcount != 1:
+        raise NotFound(f"There is no API key {key_id!r}.", param="key")
+    waiting = (jobs.c.key_id == key_id, jobs.c.waiting_since.is_not(None), jobs.c.not_before.is_not(None))
+    tx.connection.execute(update(jobs).where(*waiting).values(not_before=func.now()))
+
+
+def keys(tx: Transaction) -> list[dict[str, Any]]:
+    """All keys that are not revoked, oldest first: id, tenant, name, prefix, limits (None: the operator's default), use of today (UTC)."""
+    used = (key_usage.c.key_id == api_keys.c.id) & (key_usage.c.day == func.current_date())
+    tokens = func.coalesce(func.sum(key_usage.c.input_tokens + key_usage.c.output_tokens), 0)
+    cost = func.coalesce(func.sum(key_usage.c.cost_usd), 0)
+    rows = tx.connection.execute(
+        select(api_keys, tenants.c.name.label("tenant"), tokens.label("tokens_today"), cost.label("cost_usd_today"))
+        .select_from(api_keys.join(tenants).outerjoin(key_usage, used))
+        .where(api_keys.c.revoked_at.is_(None))
+        .group_by(api_keys.c.id, tenants.c.name)
+        .order_by(api_keys.c.id)
+    )
+    return [
+        {name: getattr(row, name) for name in ("id", "tenant", "name", "prefix", "day_tokens")}
+        | {
+            "day_cost_usd": None if row.day_cost_usd is None else usd(row.day_cost_usd),
+            "tokens_today": int(row.tokens_today),
+            "cost_usd_today": usd(row.cost_usd_today),
+        }
+        for row in rows
+    ]
+
+
+def over(tx: Transaction, limit: int) -> list[str]:
+    """Ids of jobs whose wait for a budget may be over, the longest overdue first."""
+    waiting = (jobs.c.waiting_until.is_not(None), jobs.c.not_before <= func.now(), jobs.c.hold == Hold.BUDGET)
+    return list(tx.connection.execute(select(jobs.c.id).where(*waiting).order_by(jobs.c.not_before).limit(limit)).scalars())
+
+
+def time_over(tx: Transaction, job_id: str) -> bool:
+    """Whether a job's wall time is used up; while it waits its clock stands still."""
+    reached = jobs.c.deadline_at <= func.coalesce(jobs.c.waiting_since, func.now())
+    return bool(tx.connection.execute(select(reached).where(jobs.c.id == job_id)).scalar_one())

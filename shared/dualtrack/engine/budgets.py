@@ -1,0 +1,40 @@
+"""Whether there is room for another decision: a job's own limits, and what its key may use in a day."""
+
+from __future__ import annotations
+
+from dualtrack.db import budgets
+from dualtrack.db.engine import Transaction
+from dualtrack.domain.budgets import Shortage, Spent, limit_reached, wall_time_reached
+from dualtrack.domain.job import Job
+from dualtrack.domain.limits import PlatformLimits
+
+
+def shortage(
+    tx: Transaction, limits: PlatformLimits, job: Job, *, key_limited: bool = True, time_over: bool | None = None
+) -> Shortage | None:
+    """What leaves a job (its row locked) no room for another decision; None: nothing.
+
+    What the caller knows already spares a look: `key_limited` (whether its key may have a limit of its own), `time_over`.
+    """
+    if time_over is None:
+        time_over = budgets.time_over(tx, job.id)
+    return (
+        limit_reached(job.limits, Spent(job.step, job.usage))
+        or (wall_time_reached(job.limits) if time_over else None)
+        or (_of_key(tx, limits, job.key_id) if job.key_id is not None and (key_limited or _any_key_limited(limits)) else None)
+    )
+
+
+def advice(short: Shortage) -> str:
+    """A shortage and what to do about it, for a person."""
+    if short.until is not None:
+        return f"{short.message} It goes on then, or when the key's limit is raised (`dualtrack keys limit`)."
+    return f"{short.message} Extend it (POST /v1/jobs/{{id}}/extend, `dualtrack jobs extend`), or cancel the job."
+
+
+def _any_key_limited(limits: PlatformLimits) -> bool:
+    return limits.key_day_tokens is not None or limits.key_day_cost_usd is not None
+
+
+def _of_key(tx: Transaction, limits: PlatformLimits, key_id: str) -> Shortage | None:
+    return budgets.key_day(tx, key_id, limits).shortage()

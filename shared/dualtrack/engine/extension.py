@@ -1,0 +1,54 @@
+"""Raising a job's limits, and letting it go on once there is room again."""
+
+from __future__ import annotations
+
+from dualtrack.db import events, jobs
+from dualtrack.db.engine import Transaction
+from dualtrack.domain.budgets import extended
+from dualtrack.domain.errors import Conflict
+from dualtrack.domain.events import EventType, NewEvent
+from dualtrack.domain.job import Job
+from dualtrack.domain.lifecycle import TERMINAL
+from dualtrack.domain.limits import LimitsChange
+from dualtrack.domain.waiting import Hold
+from dualtrack.engine import budgets, flow
+from dualtrack.engine.runtime import Runtime
+
+
+def extend(tx: Transaction, runtime: Runtime, job: Job, change: LimitsChange, *, by: str) -> None:
+    """Give a live job (its row locked) higher limits; one that waits for a budget goes on where they leave room.
+
+    Raises:
+        Conflict: it has ended, or was told to stop.
+        InvalidRequest: a limit would be lowered; `param` names it.
+    """
+    if job.status in TERMINAL:
+        raise Conflict(
+            f"The job has ended ({job.status}), so its limits can't be raised: POST /v1/jobs/{job.id}/retry or /fork goes on in a new one."
+        )
+    if job.stopping is not None:
+        raise Conflict(f"The job was told to stop and will be {job.stopping}.")
+    limits = extended(job.limits, change)
+    if limits != job.limits:
+        more_s = limits.wall_time_s - job.limits.wall_time_s
+        jobs.set_limits(tx, job.id, limits.model_dump(mode="json"), more_s=more_s)
+        data = {"limits": limits.model_dump(mode="json"), "by": by}
+        events.append(tx, job.id, NewEvent(EventType.JOB_EXTENDED, data))
+    if job.hold is Hold.BUDGET:
+        look_again(tx, runtime, jobs.get(tx, job.id), by=by)
+
+
+def look_again(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> bool:
+    """Let a job (its row locked) that is held for want of a budget go on where there is room now, else say what is short now.
+
+    Whether it goes on.
+    """
+    if job.hold is not Hold.BUDGET or job.stopping is not None:
+        return False
+    short = budgets.shortage(tx, runtime.limits, job)
+    if short is None:
+        flow.release(tx, runtime, job, by=by)
+        return True
+    if job.waiting_since is not None:
+        jobs.change(tx, job.id, {"message": budgets.advice(short), "not_before": short.until})
+    return False
