@@ -12,9 +12,10 @@ from typer.testing import CliRunner, Result
 
 from cli.main import app
 from cli.outcome import Exit
-from dualtrack.db import jobs, migrate, tenants
+from dualtrack.db import budgets, jobs, migrate, tenants
 from dualtrack.db.engine import Database
 from dualtrack.domain.job import JobSpec
+from dualtrack.domain.usage import Usage
 from dualtrack.settings import DatabaseSettings
 
 Run = Callable[..., Result]
@@ -154,3 +155,23 @@ def test_the_platform_of_the_directory_names_its_database(
     with database.transaction() as tx:
         assert tenants.caller(tx, result.stdout.strip()) is not None
     assert run("migrate", "--base-url", "http://other:1").exit_code == Exit.UNREACHABLE  # the file is of another platform
+
+
+def test_a_keys_day_is_limited_and_listed(run: Run, database: Database) -> None:
+    run("migrate")
+    key = run("keys", "create", "laptop").stdout.strip()
+    with database.transaction() as tx:
+        caller = tenants.caller(tx, key)
+        assert caller is not None
+        tx.connection.execute(budgets.adding(caller.key_id, 3, Usage(100, 20)))
+    limited = run("keys", "limit", caller.key_id, "--day-tokens", "1000", "--day-cost", "2.50", "--json")
+    assert limited.exit_code == 0, limited.stderr
+    (row,) = json.loads(limited.stdout)["data"]
+    assert (row["id"], row["day_tokens"], row["day_cost_usd"], row["tokens_today"]) == (caller.key_id, 1000, "2.5", 120)
+    cleared = run("keys", "limit", caller.key_id, "--clear", "--day-tokens", "7")
+    assert cleared.exit_code == 0, cleared.stderr
+    (line,) = run("keys", "list").stdout.splitlines()[1:]
+    assert line.split("\t") == [caller.key_id, "default", "laptop", key[:9], "7", "-", "120", "0"]
+    for wrong in (("--day-cost", "much"), ("--day-cost", "-1"), ()):
+        assert run("keys", "limit", caller.key_id, *wrong).exit_code == Exit.USAGE
+    assert "There is no API key" in run("keys", "limit", "key_unknown", "--day-tokens", "7").stderr

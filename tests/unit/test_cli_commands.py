@@ -685,3 +685,12 @@ def test_files(router: _Router, run: Run, tmp_path: Path) -> None:
     assert run("files", "upload", "a.csv").stdout == "file_1\n"
     assert run("files", "list").stdout == "ID\tNAME\tSIZE\nfile_1\ta.csv\t1 B\n"
     assert run("files", "upload", "missing").exit_code == Exit.USAGE
+
+
+def test_extending_a_job_says_what_is_still_short(run: Run, router: _Router) -> None:
+    router.on("POST /v1/jobs/job_1/extend", {**_JOB, "status": "waiting", "reason": "budget", "message": "5 of the job's 5 steps are used"})
+    result = run("jobs", "extend", "job_1", "--max-steps", "9", "--max-cost", "1.5")
+    assert (result.exit_code, result.stdout.strip()) == (0, "waiting (budget)")
+    assert "5 of the job's 5 steps" in result.stderr
+    assert router.body() == {"limits": {"steps": 9, "cost_usd": "1.5"}}
+    assert run("jobs", "extend", "job_1").exit_code == Exit.USAGE

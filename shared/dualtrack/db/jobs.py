@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, case, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, Update, case, func, insert, select, update
 
 from dualtrack.db import budgets
 from dualtrack.db.claims import unclaimed
@@ -121,22 +121,26 @@ def release(
     changes: dict[str, Any] = {"owner": None, "lease_until": None, **values}
     if usage is not None:
         changes |= _added(usage)
-    released = update(jobs).where(_ours(job_id, attempt)).values(changes).returning(jobs.c.stopping, jobs.c.hold)
-    if key_id is None or not usage:
-        row = tx.connection.execute(released).one_or_none()
-    else:  # one statement for both: this is every step's way
-        found = released.cte("released")
-        spent = budgets.adding(key_id, budgets.shard_of(job_id), usage, where=found).cte("spent")
-        row = tx.connection.execute(select(found.c.stopping, found.c.hold).add_cte(spent)).one_or_none()
+    row = _charged(tx, job_id, update(jobs).where(_ours(job_id, attempt)).values(changes), usage, key_id)
     if row is None:
         raise StaleAttempt(f"job {job_id}: attempt {attempt} was taken over")
     return Asked(JobStatus(row.stopping) if row.stopping else None, Hold(row.hold) if row.hold else None)
 
 
-def charge(tx: Transaction, job_id: str, usage: Usage) -> bool:
-    """Add to what a live job has used, whoever owns it; False where it has ended: its sums are final."""
+def charge(tx: Transaction, job_id: str, usage: Usage, *, key_id: str | None = None) -> bool:
+    """Add to what a live job has used, whoever owns it, and to what its key used today; False where it has ended: its sums are final."""
     statement = update(jobs).where(jobs.c.id == job_id, jobs.c.finished_at.is_(None)).values(_added(usage))
-    return tx.connection.execute(statement).rowcount == 1
+    return _charged(tx, job_id, statement, usage, key_id) is not None
+
+
+def _charged(tx: Transaction, job_id: str, change: Update, usage: Usage | None, key_id: str | None) -> Row[Any] | None:
+    """Change a job and, where that found it, add to what its key used: one statement for both, since this is every step's way."""
+    changed = change.returning(jobs.c.stopping, jobs.c.hold)
+    if key_id is None or not usage:
+        return tx.connection.execute(changed).one_or_none()
+    found = changed.cte("changed")
+    spent = budgets.adding(key_id, budgets.shard_of(job_id), usage, where=found).cte("spent")
+    return tx.connection.execute(select(found.c.stopping, found.c.hold).add_cte(spent)).one_or_none()
 
 
 class Progress(NamedTuple):

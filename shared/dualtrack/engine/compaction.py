@@ -158,6 +158,6 @@ class Compactor:
             "due_at": func.now() + timedelta(seconds=self._runtime.limits.ring_s),
         }
         with self._runtime.database.transaction() as tx:
-            jobs.release(tx, job.id, job.attempt, values, usage=asking.spent)
+            jobs.release(tx, job.id, job.attempt, values, usage=asking.spent, key_id=job.key_id)
             events.append(tx, job.id, NewEvent(EventType.CONTEXT_COMPACTED, data))
             doorbells.plan_after_commit(tx, self._runtime, job)

@@ -92,13 +92,11 @@ def wait(
 def hold(tx: Transaction, runtime: Runtime, job: Job, why: Hold, *, by: str) -> bool:
     """Ask a job (its row locked) to stop at its next boundary; at once where nobody is at work on it. Whether this call asked first.
 
-    A pause takes the place of a budget that is waited for: once it is over, the budget is looked at anew.
-
     Raises:
         Conflict: the job has ended or was told to stop.
     """
     require_live(job)
-    if job.hold is not None and (job.hold, why) != (Hold.BUDGET, Hold.PAUSED):
+    if job.hold is not None:
         return False
     jobs.change(tx, job.id, {"hold": why.value})
     events.append(tx, job.id, NewEvent(EventType.JOB_PAUSING, {"hold": why.value, "by": by}))

@@ -206,7 +206,7 @@ class Planner:
         if asking.spent == Usage():
             return
         with self._runtime.database.transaction() as tx:
-            if jobs.charge(tx, job.id, asking.spent):
+            if jobs.charge(tx, job.id, asking.spent, key_id=job.key_id):
                 events.append(tx, job.id, _dropped(job, asking.spent))
 
     def _record(self, job: Job, decision: Decision) -> None:

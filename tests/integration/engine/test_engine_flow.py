@@ -315,7 +315,7 @@ def test_wall_time_does_not_run_while_a_job_waits(make: Make, database: Database
 
 def test_a_deadline_that_passes_while_a_held_call_is_finished_waits_for_the_resumption(make: Make, database: Database) -> None:
     stepper = make([finish()])
-    job = stepper.submit()
+    job = stepper.submit(limits={"on_limit": "fail"})
     pause(stepper, job)
     set_time(database, deadline_at=func.now() - text("interval '1 second'"))
     stepper.scheduler.tick()

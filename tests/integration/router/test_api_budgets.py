@@ -1,0 +1,92 @@
+"""Raising limits and looking at what a key used, over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import func, update
+
+from dualtrack.db import budgets
+from dualtrack.db.tables import jobs as jobs_table
+from dualtrack.domain.usage import Usage
+
+from .conftest import Api
+
+
+def submit(client: httpx.Client, **limits: Any) -> str:
+    answer = client.post("/v1/jobs", json={"instructions": "do it", "limits": limits})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+def let_it_wait(api: Api, job_id: str, **values: Any) -> None:
+    """As if a planner had found its budget used up."""
+    waiting = {"status": "waiting", "reason": "budget", "message": "used up", "hold": "budget", "due_at": None}
+    times = {"waiting_since": func.now(), "waiting_until": func.now() + func.make_interval(0, 0, 0, 1), "started_at": func.now()}
+    with api.database.transaction() as tx:
+        tx.connection.execute(update(jobs_table).where(jobs_table.c.id == job_id).values(status="running"))
+        tx.connection.execute(update(jobs_table).where(jobs_table.c.id == job_id).values({**waiting, **times, **values}))
+
+
+def test_an_extended_job_goes_on_and_shows_its_new_limits(api: Api, client: httpx.Client) -> None:
+    job_id = submit(client, steps=2)
+    let_it_wait(api, job_id, step=2)
+    too_little = client.post(f"/v1/jobs/{job_id}/extend", json={"limits": {"tokens": 3_000_000}}).json()
+    assert (too_little["status"], too_little["reason"]) == ("waiting", "budget")
+    assert "2 of the job's 2 steps" in too_little["message"]
+    rung = api.doorbell.planned.count(job_id)
+    for _ in range(2):
+        answer = client.post(f"/v1/jobs/{job_id}/extend", json={"limits": {"steps": 100}})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["status"] == "running"
+    assert answer.json()["limits"] == {
+        "steps": 100, "tokens": 3_000_000, "cost_usd": "10", "wall_time_s": 3600, "on_limit": "wait",
+    }  # fmt: skip
+    assert api.doorbell.planned.count(job_id) == rung + 1
+    kinds = [event["type"] for event in client.get(f"/v1/jobs/{job_id}/events").json()["data"]]
+    assert kinds == ["job.queued", "job.extended", "job.extended", "job.resumed"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "param"),
+    [
+        ({"steps": 1}, "limits.steps"),
+        ({"steps": 10_001}, "limits.steps"),
+        ({"cost_usd": -1}, "limits.cost_usd"),
+        ({"on_limit": "fail"}, "limits.on_limit"),
+        ({"stepz": 5}, "limits.stepz"),
+        ({}, "limits"),
+    ],
+)
+def test_a_wrong_extension_names_the_field(client: httpx.Client, limits: dict[str, Any], param: str) -> None:
+    job_id = submit(client, steps=2)
+    answer = client.post(f"/v1/jobs/{job_id}/extend", json={"limits": limits})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert client.get(f"/v1/jobs/{job_id}").json()["limits"]["steps"] == 2
+
+
+def test_only_a_live_job_of_ones_own_can_be_extended(api: Api, client: httpx.Client) -> None:
+    job_id = submit(client)
+    body = {"limits": {"steps": 100}}
+    with api.client(api.new_key()[1]) as stranger:
+        assert stranger.post(f"/v1/jobs/{job_id}/extend", json=body).status_code == 404
+    client.post(f"/v1/jobs/{job_id}/cancel")
+    answer = client.post(f"/v1/jobs/{job_id}/extend", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
+    assert "/retry or /fork" in answer.json()["error"]["message"]
+
+
+def test_a_key_sees_what_it_used(api: Api, client: httpx.Client, key: str) -> None:
+    mine = client.get("/v1/usage").json()
+    assert (mine["usage"]["total_tokens"], mine["limit_tokens"], mine["limit_cost_usd"]) == (0, None, None)
+    with api.database.transaction() as tx:
+        for shard in (0, 7, 7):
+            tx.connection.execute(budgets.adding(mine["key_id"], shard, Usage(10, 5)))
+        budgets.set_key_limits(tx, mine["key_id"], {"day_tokens": 1000})
+    found = client.get("/v1/usage", params={"day": mine["day"]}).json()
+    assert (found["usage"]["total_tokens"], found["limit_tokens"]) == (45, 1000)
+    assert client.get("/v1/usage", params={"day": "2020-01-01"}).json()["usage"]["total_tokens"] == 0
+    assert client.get("/v1/usage", params={"day": "yesterday"}).status_code == 400
+    assert client.get("/v1/usage", params={"key": "other"}).status_code == 400
