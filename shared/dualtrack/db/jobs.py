@@ -140,7 +140,8 @@ def _charged(tx: Transaction, job_id: str, change: Update, usage: Usage | None, 
         return tx.connection.execute(changed).one_or_none()
     found = changed.cte("changed")
     spent = budgets.adding(key_id, budgets.shard_of(job_id), usage, where=found).cte("spent")
-    return tx.connection.execute(select(found.c.stopping, found.c.hold).add_cte(spent)).one_or_none()
+    row: Row[Any] | None = tx.connection.execute(select(found.c.stopping, found.c.hold).add_cte(spent)).one_or_none()
+    return row
 
 
 class Progress(NamedTuple):
