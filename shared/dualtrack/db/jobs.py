@@ -133,15 +133,14 @@ def charge(tx: Transaction, job_id: str, usage: Usage, *, key_id: str | None = N
     return _charged(tx, job_id, statement, usage, key_id) is not None
 
 
-def _charged(tx: Transaction, job_id: str, change: Update, usage: Usage | None, key_id: str | None) -> Row[Any] | None:
+def _charged(tx: Transaction, job_id: str, change: Update, usage: Usage | None, key_id: str | None) -> Row[Any, Any] | None:
     """Change a job and, where that found it, add to what its key used: one statement for both, since this is every step's way."""
     changed = change.returning(jobs.c.stopping, jobs.c.hold)
     if key_id is None or not usage:
         return tx.connection.execute(changed).one_or_none()
     found = changed.cte("changed")
     spent = budgets.adding(key_id, budgets.shard_of(job_id), usage, where=found).cte("spent")
-    row: Row[Any] | None = tx.connection.execute(select(found.c.stopping, found.c.hold).add_cte(spent)).one_or_none()
-    return row
+    return tx.connection.execute(select(found.c.stopping, found.c.hold).add_cte(spent)).one_or_none()
 
 
 class Progress(NamedTuple):
