@@ -36,6 +36,17 @@ test-unit: setup ## Unit tests only (no server, a few seconds)
 format: setup ## Format the code and apply safe fixes
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
+SEED ?= 1
+.PHONY: chaos
+chaos: setup ## Break everything at every point, then at random, and print the fault matrix (SEED=n; half an hour)
+	@scripts/install-rabbitmq || docker info >/dev/null
+	@$(BIN)/python -m dualtrack.testing.chaos --seed $(SEED) --json .chaos.json $(CHAOS)
+
+.PHONY: chaos-short
+chaos-short: setup ## A part of it, in some minutes (SEED=n)
+	@scripts/install-rabbitmq || docker info >/dev/null
+	@$(BIN)/python -m dualtrack.testing.chaos --short --seed $(SEED) --json .chaos.json $(CHAOS)
+
 .PHONY: e2e-compose
 e2e-compose: setup ## Build and start the compose stack, use it, break it, tear it down (needs Docker)
 	@scripts/e2e-compose

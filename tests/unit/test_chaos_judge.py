@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dualtrack.testing.chaos.jobs import EXTERNAL_TOOL, PlannedJob
 from dualtrack.testing.chaos.judge import Record, Verdict, judge, recovery
-from dualtrack.testing.chaos.report import Result, as_json, markdown, terminal_row
+from dualtrack.testing.chaos.report import Result, as_json, into_page, markdown, terminal_row
 from dualtrack.testing.witness import Effect
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
@@ -221,3 +222,14 @@ def test_a_row_passes_only_when_all_is_zero_proved_and_in_time() -> None:
         assert "FAILED" in terminal_row(bad)
         assert bad.problems[0] in terminal_row(bad)
         assert as_json([bad])[0]["passed"] is False
+
+
+def test_the_table_goes_between_its_marks_and_nothing_else_of_a_page_changes() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    once = into_page(page, "| a table |\n", "today:")
+    assert "today:\n\n| a table |\n<!--" in once
+    assert into_page(once, "| a table |\n", "today:") == once
+    assert once.partition("<!-- matrix")[0] == page.partition("<!-- matrix")[0]
+    assert once.partition("<!-- end")[2] == page.partition("<!-- end")[2]
+    with pytest.raises(ValueError, match="lacks"):
+        into_page("# No marks\n", "", "")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dualtrack.testing.chaos.report import Result, as_json, markdown, terminal_head, terminal_row
+from dualtrack.testing.chaos.report import Result, as_json, into_page, markdown, terminal_head, terminal_row
 from dualtrack.testing.chaos.rig import Rig
 from dualtrack.testing.chaos.rows import Row, matrix
 from dualtrack.testing.chaos.run import JOBS, run_random, run_row
@@ -49,8 +50,10 @@ def main() -> int:
     if options.json:
         about = {"seed": options.seed, "at": datetime.now(UTC).isoformat(timespec="seconds"), "machine": platform.platform()}
         options.json.write_text(json.dumps(about | {"rows": as_json(results)}, indent=1) + "\n")
-    if options.markdown:
-        options.markdown.write_text(markdown(results))
+    if options.page:
+        machine = f"{os.cpu_count()} cores, {platform.system()}"
+        when = f"{datetime.now(UTC):%-d %B %Y}, seed {options.seed}, {machine}, {time.monotonic() - began:.0f} s:"
+        options.page.write_text(into_page(options.page.read_text(), markdown(results), when))
     return 1 if failed else 0
 
 
@@ -62,7 +65,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of jobs and random faults (default 1)")
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"jobs of each row (default {JOBS})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the table into this page, between its marks")
     parser.add_argument("--random", type=int, metavar="JOBS", help=f"jobs under random faults (default {LONG_JOBS}; {SHORT_JOBS} if short)")
     parser.add_argument("--keep-logs", type=Path, metavar="FOLDER", help="copy all logs there after a row that failed")
     options = parser.parse_args()

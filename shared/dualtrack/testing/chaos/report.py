@@ -11,6 +11,10 @@ from dualtrack.testing.chaos.judge import Recovery, Verdict
 COLUMNS: Final = ("fault", "jobs", "lost", "repeated", "stuck", "wrong events", "recovery")
 
 
+_BEGIN: Final = "<!-- matrix: written by `make chaos CHAOS=--page=docs/reliability.md` -->"
+_END: Final = "<!-- end of the matrix -->"
+
+
 @dataclass(slots=True)
 class Result:
     """A row that was run."""
@@ -60,6 +64,15 @@ def markdown(results: Sequence[Result]) -> str:
     lines = ["| " + " | ".join([*COLUMNS, "limit"]) + " |", "|---|" + "---:|" * len(COLUMNS)]
     lines += ["| " + " | ".join([*cells(result), f"{result.within_s:g} s"]) + " |" for result in results]
     return "\n".join(lines) + "\n"
+
+
+def into_page(page: str, table: str, about: str) -> str:
+    """A page with the table between its two marks replaced. Raises `ValueError` where the page has no marks."""
+    before, begin, rest = page.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"the page lacks {_BEGIN} or {_END}")
+    return f"{before}{begin}\n{about}\n\n{table}{end}{after}"
 
 
 def as_json(results: Sequence[Result]) -> list[dict[str, Any]]:

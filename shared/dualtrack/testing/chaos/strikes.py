@@ -46,7 +46,12 @@ class Kind(StrEnum):
 
 _WEIGHTS: Final = {Kind.KILL: 6, Kind.POINT: 10, Kind.FREEZE: 2, Kind.CLOCK: 1}
 _ON_PROCESSES: Final = frozenset({Kind.KILL, Kind.POINT, Kind.FREEZE, Kind.CLOCK})
-_LASTS_S: Final = {Kind.FREEZE: (_FROZEN_S, _FROZEN_S), Kind.CLOCK: (5.0, 10.0), Kind.POINT: (15.0, 15.0)}
+_MOMENT_S: Final = (0.1, 1.0)
+_LASTS_S: Final = {
+    **dict.fromkeys((Kind.KILL, Kind.BROKER_CUT, Kind.BROKER_RESTART, Kind.DATABASE_RESTART), _MOMENT_S),
+    Kind.FREEZE: (_FROZEN_S, _FROZEN_S),
+    Kind.POINT: (10.0, 10.0),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import base64
 import json
 import os
@@ -74,6 +75,10 @@ class RabbitBroker(Server):
     def delete_vhost(self, url: str) -> None:
         """Delete a virtual host that `new_vhost` made, with all queues and connections in it."""
         self.api("DELETE", f"vhosts/{url.rsplit('/', 1)[1]}")
+
+    @abc.abstractmethod
+    def control(self, *arguments: str) -> None:
+        """`rabbitmqctl`, for what the management API can't do. Raises `ServerFailed`."""
 
     def api(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """One call of the management API (`path` after `/api/`); the parsed answer, None for an empty one.
@@ -194,7 +199,7 @@ class RabbitMQ(RabbitBroker):
         self._node = self._epmd = None
 
     def control(self, *arguments: str) -> None:
-        """`rabbitmqctl`, for what the management API can't do. Raises `ServerFailed`."""
+        """See `RabbitBroker`."""
         tool = self._script.with_name("rabbitmqctl")
         done = subprocess.run(
             [str(tool), *arguments], env=self._environment(), cwd=self.folder, capture_output=True, check=False, timeout=60, text=True

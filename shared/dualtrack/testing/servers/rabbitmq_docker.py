@@ -50,6 +50,10 @@ class DockerRabbitMQ(RabbitBroker):
         if self._created and self._run("ps", "--quiet", "--filter", f"name={self._name}"):
             self._run("kill", self._name)
 
+    def control(self, *arguments: str) -> None:
+        """See `RabbitBroker`."""
+        self._run("exec", self._name, "rabbitmqctl", *arguments)
+
     def close(self) -> None:
         """Remove the container with its data."""
         super().close()
