@@ -69,7 +69,7 @@ class Leases:
             yield lease
         finally:
             with self._lock:
-                del self._held[key]
+                self._held.pop(key, None)
 
     def _beat(self) -> None:
         while True:

@@ -202,10 +202,17 @@ class Planner:
             self._record_failure(job, failure, asking.spent)
 
     def _drop(self, job: Job, asking: Asking) -> None:
-        """The attempt was overtaken: what it says is dropped, what it cost is not."""
+        """The attempt was overtaken: what it says is dropped, what it cost is not.
+
+        Unless it was written after all: a commit whose answer was lost refuses its own second try.
+        """
         if asking.spent == Usage():
             return
         with self._runtime.database.transaction() as tx:
+            jobs.get(tx, job.id, lock=True)
+            since = events.page(tx, job.id, after=job.last_seq, limit=self._runtime.limits.event_page_size)
+            if any(event.type is EventType.STEP_DECIDED and event.data.get("attempt") == job.attempt for event in since):
+                return
             if jobs.charge(tx, job.id, asking.spent, key_id=job.key_id):
                 events.append(tx, job.id, _dropped(job, asking.spent))
 

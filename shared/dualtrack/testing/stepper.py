@@ -139,7 +139,9 @@ class Stepper:
                 )
 
     def leases_run_out(self) -> None:
-        """Every lease is over, as if its owner had been frozen for long."""
+        """Every lease is over, as if its owner had been frozen for long: it has not renewed any, and will not."""
+        with self.leases._lock:  # noqa: SLF001 - a frozen process has no method to call
+            self.leases._held.clear()  # noqa: SLF001
         with self.runtime.database.transaction() as tx:
             for table in (jobs_table, calls_table):
                 tx.connection.execute(

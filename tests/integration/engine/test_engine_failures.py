@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from sqlalchemy import func, select, text, update
 
-from dualtrack.db.engine import Database
+from dualtrack.db.engine import Database, Transaction
 from dualtrack.db.tables import calls as calls_table
 from dualtrack.db.tables import jobs as jobs_table
-from dualtrack.domain.errors import BrokerUnavailable, UnknownModel
+from dualtrack.domain.errors import BrokerUnavailable, DatabaseUnavailable, UnknownModel
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.domain.tool import ProposedCall
 from dualtrack.domain.usage import Usage
@@ -276,3 +279,26 @@ def test_a_decision_that_can_not_be_written_is_paid_for_all_the_same(make: Make)
     job = stepper.run(stepper.submit(limits={"tokens": 150, "on_limit": "fail"}))
     assert job.status is JobStatus.FAILED
     assert job.usage.total_tokens >= 110
+
+
+def test_a_commit_whose_answer_was_lost_is_neither_repeated_nor_paid_twice(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Database.transaction
+    left: list[None] = []
+
+    @contextmanager
+    def losing(self: Database, *, vital: bool = False) -> Iterator[Transaction]:
+        with real(self, vital=vital) as tx:
+            yield tx
+        if left and not vital:
+            left.clear()
+            raise DatabaseUnavailable("The answer to the commit was lost.")
+
+    monkeypatch.setattr(Database, "transaction", losing)
+    model = ScriptedModel([python("print(1)"), finish()], on_decide=lambda _: left.append(None))
+    stepper = make(model)
+    job = stepper.submit()
+    ended = stepper.run(job)
+    assert ended.status is JobStatus.SUCCEEDED
+    assert types(stepper, job).count("step.decided") == 2
+    assert "step.dropped" not in types(stepper, job)
+    assert ended.usage.total_tokens == sum(step.usage.total_tokens for step in stepper.steps(job))
