@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from types import NoneType
-from typing import Literal, get_args, get_origin
+from typing import Annotated, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel, SecretStr
@@ -76,10 +77,11 @@ def _section(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:
     about = " ".join((model.__doc__ or "").split())
     yield f"\n## {title}{chosen}\n\n{about}\n\n{_table(plain, prefix)}"
     for name, field in model.model_fields.items():
-        if _is_table(field.annotation):
-            (entry,) = _models(get_args(field.annotation)[1])
+        entry = _entry(field.annotation)
+        if entry is not None:
             about = " ".join((entry.__doc__ or "").split())
-            yield f"\n## One model of `{prefix}{name.upper()}`\n\n{about}\n\n{_table(entry.model_fields, '')}"
+            one = entry.__name__.removesuffix("Settings").removeprefix("Policy").lower()
+            yield f"\n## One {one} of `{prefix}{name.upper()}`\n\n{about}\n\n{_table(entry.model_fields, '')}"
         for nested in _models(field.annotation):
             yield from _section(nested, (*path, name))
 
@@ -94,13 +96,16 @@ def _table(fields: dict[str, FieldInfo], prefix: str) -> str:
 
 def _models(annotation: object) -> list[type[BaseModel]]:
     """The sections that a field is, or may be one of."""
-    candidates = [annotation] if isinstance(annotation, type) else [part for part in get_args(annotation) if not _is_table(annotation)]
+    if get_origin(annotation) in {dict, list}:
+        return []
+    candidates = get_args(annotation) or (annotation,)
     return [part for part in candidates if isinstance(part, type) and issubclass(part, BaseModel)]
 
 
-def _is_table(annotation: object) -> bool:
-    """A mapping of names to sections."""
-    return get_origin(annotation) is dict and bool(_models(get_args(annotation)[1]))
+def _entry(annotation: object) -> type[BaseModel] | None:
+    """What a mapping of names to sections, or a list of them, holds."""
+    found = _models(get_args(annotation)[-1]) if get_origin(annotation) in {dict, list} else []
+    return found[0] if found else None
 
 
 def _default(field: FieldInfo) -> str:
@@ -128,16 +133,25 @@ def _values(field: FieldInfo) -> str:
     return ", ".join(parts)
 
 
+def _choices(annotation: object) -> list[str]:
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return [choice.value for choice in annotation]
+    return list(get_args(annotation)) if get_origin(annotation) is Literal else []
+
+
 def _kind(annotation: object) -> str:
-    if get_origin(annotation) is Literal:
-        return " or ".join(f"`{value}`" for value in get_args(annotation))
+    choices = _choices(annotation)
+    if choices:
+        return " or ".join(f"`{value}`" for value in choices)
     members = [part for part in get_args(annotation) if part is not NoneType]
     if NoneType in get_args(annotation) and len(members) == 1:
         return _kind(members[0])
     if get_origin(annotation) is dict:
-        return "table of names to " + ("models" if _is_table(annotation) else _kind(get_args(annotation)[1]))
+        return "table of names to " + ("models" if _entry(annotation) else _kind(get_args(annotation)[1]))
     if get_origin(annotation) is list:
-        return f"list of {_kind(members[0])}"
+        return "list of rules" if _entry(annotation) else f"list of {_kind(members[0])}"
+    if get_origin(annotation) is Annotated:
+        return _kind(get_args(annotation)[0])
     names: dict[object, str] = {
         str: "text",
         int: "integer",

@@ -92,6 +92,7 @@ def open_runtime(settings: Settings, service: str, doorbell: Doorbell | None = N
         registry=open_registry(settings.tools, allow),
         limits=settings.limits,
         allow=allow,
+        policies=tuple(settings.policies.rules),
     )
 
 

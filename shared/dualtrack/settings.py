@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
 
 from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.policy import MAX_RULES, PolicyRule
 from dualtrack.net.addresses import AllowList
 
 ENV_PREFIX = "DUALTRACK_"
@@ -194,6 +195,17 @@ class NetSettings(_Section):
         return value
 
 
+class PolicySettings(_Section):
+    """What agents may do, whatever their profiles say (docs/approvals.md). Planner and router must have the same."""
+
+    rules: list[PolicyRule] = Field(
+        default_factory=list,
+        max_length=MAX_RULES,
+        description="The first that fits a call decides, before the rules of the agent's profile; as JSON: "
+        '`[{"tool": "shell", "arguments": {"command": "git +push"}, "action": "ask"}]`.',
+    )
+
+
 class WorkerSettings(_Section):
     """Planner and executor."""
 
@@ -224,6 +236,7 @@ class Settings(BaseSettings):
     router: RouterSettings = RouterSettings()
     net: NetSettings = NetSettings()
     tools: ToolSettings = ToolSettings()
+    policies: PolicySettings = PolicySettings()
     workers: WorkerSettings = WorkerSettings()
     limits: PlatformLimits = PlatformLimits()
 

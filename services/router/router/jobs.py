@@ -74,7 +74,7 @@ def submit(
     """Accepted means kept: from this answer on, the job is worked on until it ends, whatever crashes."""
     require_clean(spec.model_dump())
     runtime = services.runtime
-    intake.check_spec(spec, runtime.registry, [info.id for info in services.gateway.models()], runtime.limits)
+    intake.check_spec(spec, runtime.registry, [info.id for info in services.gateway.models()], runtime.limits, runtime.policies)
     job, new = intake.submit(runtime, tenant_id=caller.tenant_id, spec=spec, key_id=caller.key_id, once=once)
     if not new:
         response.status_code = 200

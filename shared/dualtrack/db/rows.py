@@ -102,6 +102,7 @@ def call_of(row: AnyRow) -> Call:
         intent_at=row.intent_at,
         workspace=row.workspace,
         due_at=row.due_at,
+        guarded=row.guarded,
     )
 
 

@@ -16,10 +16,11 @@ from dualtrack.domain.errors import NotFound, StaleAttempt
 from dualtrack.domain.lifecycle import CALL_TERMINAL, CallStatus
 from dualtrack.domain.step import Artifact, Call, Step
 from dualtrack.domain.usage import Usage
+from dualtrack.domain.waiting import Held
 
 _CALL_DEFAULTS: Final[dict[str, Any]] = {
     "wave": 0, "ok": None, "preview": "", "traceparent": "", "due_at": None, "started_at": None, "finished_at": None,
-    "held": None,
+    "held": None, "guarded": False,
 }  # fmt: skip
 
 
@@ -125,6 +126,25 @@ def take_back(tx: Transaction, call_ids: Sequence[str]) -> None:
     if call_ids:
         pending = update(calls).where(calls.c.id.in_(call_ids), calls.c.status == CallStatus.PENDING)
         tx.connection.execute(pending.values(due_at=None, not_before=None))
+
+
+def hold(tx: Transaction, call_id: str, why: Held) -> None:
+    """Let a pending call wait for a person."""
+    held = {"held": why.value, "due_at": None}
+    tx.connection.execute(update(calls).where(calls.c.id == call_id, calls.c.status == CallStatus.PENDING).values(held))
+
+
+def let_go(tx: Transaction, call_id: str, values: Mapping[str, Any] | None = None) -> None:
+    """Let a held call be made due again, changed as given before it runs."""
+    tx.connection.execute(update(calls).where(calls.c.id == call_id, calls.c.held.is_not(None)).values({**(values or {}), "held": None}))
+
+
+def settle_held(tx: Transaction, call_id: str, *, ok: bool, preview: str, details: Mapping[str, Any]) -> None:
+    """Write the outcome of a held call that no executor runs (any more)."""
+    status = CallStatus.SUCCEEDED if ok else CallStatus.FAILED
+    values = {"status": status.value, "ok": ok, "preview": preview, "details": dict(details), "held": None, "due_at": None}
+    held = (calls.c.id == call_id) & calls.c.held.is_not(None)
+    tx.connection.execute(update(calls).where(held).values(values | {"finished_at": func.now()}))
 
 
 def cancel_calls(tx: Transaction, call_ids: Iterable[str]) -> None:

@@ -29,6 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
+from dualtrack.domain.approval import Resolution
 from dualtrack.domain.lifecycle import CALL_TERMINAL, TERMINAL, CallStatus, JobStatus, Phase
 from dualtrack.domain.tool import Effect
 from dualtrack.domain.waiting import ApprovalKind, ApprovalStatus, Held, Hold
@@ -239,6 +240,7 @@ calls: Final = Table(
     Column("held", Text),  # what a pending call waits for before it may be claimed
     Column("intent_at", _TIME),  # an external call from here on may have happened
     Column("workspace", Text),  # digest of the workspace after it, where it may have changed
+    Column("guarded", Boolean, nullable=False, server_default=text("false")),  # runs only under an approval of its arguments
     UniqueConstraint("job_id", "step", "position"),
     CheckConstraint(_in("status", CallStatus), name="status"),
     CheckConstraint(_in("effect", Effect), name="effect"),
@@ -312,9 +314,14 @@ approvals: Final = Table(
     _created(),
     Column("decided_at", _TIME),
     Column("expires_at", _TIME, nullable=False),
+    Column("edited_arguments", JSONB),  # approved instead of `arguments`
+    Column("edited_sha256", Text),
+    Column("outcome", Text),  # of kind unknown: what somebody said had become of it
     CheckConstraint(_in("kind", ApprovalKind), name="kind"),
     CheckConstraint(_in("status", ApprovalStatus), name="status"),
     CheckConstraint("(status = 'pending') = (decided_at IS NULL)", name="decided"),
+    CheckConstraint("(edited_arguments IS NULL) = (edited_sha256 IS NULL)", name="edited"),
+    CheckConstraint(f"outcome IS NULL OR {_in('outcome', Resolution)}", name="outcome"),
     Index("ix_approvals_tenant_page", "tenant_id", "id"),
     Index("ix_approvals_job", "job_id"),
     Index("ix_approvals_open", "call_id", unique=True, postgresql_where=text("status = 'pending'")),

@@ -13,6 +13,7 @@ from dualtrack.domain.errors import InvalidPath
 from dualtrack.domain.lifecycle import JobStatus, Phase
 from dualtrack.domain.limits import JobLimits
 from dualtrack.domain.paths import workspace_path
+from dualtrack.domain.policy import MAX_RULES, PolicyRule
 from dualtrack.domain.tool import FINISH_TOOL, PLAN_TOOL, SAVE_TOOL, OnUnknown
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Hold
@@ -33,7 +34,7 @@ DEFAULT_AGENT_TOOLS: Final = (
     PLAN_TOOL,
     FINISH_TOOL,
 )
-"""All tools on offer: what an agent gets where its profile names none."""
+"""What an agent gets where its profile names none: all tools but those that need a person (`ask_human`)."""
 
 
 class _Frozen(BaseModel):
@@ -49,7 +50,12 @@ class AgentProfile(_Frozen):
         DEFAULT_AGENT_TOOLS, min_length=1, max_length=64, description="Tools on offer; `finish` is always one of them."
     )
     on_unknown: OnUnknown = Field(
-        OnUnknown.TELL, description="What becomes of an external call of which nobody knows whether it happened: tell, retry or fail."
+        OnUnknown.TELL, description="What becomes of an external call of which nobody knows whether it happened: tell, ask, retry or fail."
+    )
+    policies: tuple[PolicyRule, ...] = Field(
+        (),
+        max_length=MAX_RULES,
+        description="Which calls need consent or are never run: the first rule that fits, after the operator's own.",
     )
     system_prompt: str | None = Field(None, max_length=50_000, description="Standing orders instead of the built-in ones.")
 

@@ -124,6 +124,10 @@ class PlatformLimits(_Frozen):
         None, description="US dollars that the jobs and chats of a key may cost in a day (UTC), where the key has no limit of its own."
     )
     waiting_s: Seconds = Field(7 * 24 * 3600, description="A job that waits for a person or a budget for this long expires.")
+    approval_s: Seconds = Field(
+        24 * 3600, le=30 * 24 * 3600, description="An approval or question that nobody decides for this long is a no."
+    )
+    approval_chars: Positive = Field(4000, description="Characters of a reason, note or answer that a person gives.")
     lease_s: Seconds = Field(15.0, description="A claim without a heartbeat for this long is free for another worker.")
     heartbeat_s: Seconds = Field(
         2.0, description="Seconds between heartbeats; also how late a running call hears of a cancel whose notification was lost."

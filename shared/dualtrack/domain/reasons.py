@@ -18,5 +18,6 @@ class Reason(StrEnum):
     OUTCOME_UNKNOWN = "outcome_unknown"
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"
     GAVE_UP = "agent_gave_up"
+    NOT_APPROVED = "not_approved"
     CANCELLED = "cancelled"
     MODEL_ERROR = "model_error"

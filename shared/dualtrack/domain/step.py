@@ -50,6 +50,8 @@ class Call:
     """Digest of the workspace after it, where it may have changed it."""
     due_at: datetime | None = None
     """When it is rung (again); None: not started, held or ended."""
+    guarded: bool = False
+    """Whether it runs only under an approval of exactly these arguments."""
 
 
 @dataclass(frozen=True, slots=True)

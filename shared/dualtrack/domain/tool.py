@@ -9,6 +9,8 @@ from typing import Any, Final
 
 FINISH_TOOL: Final = "finish"
 PLAN_TOOL: Final = "update_plan"
+ASK_TOOL: Final = "ask_human"
+"""On offer only where the profile names it: somebody must be there to answer."""
 CHECK_TOOL: Final = "check"
 """The engine's own: runs one of a job's check commands; never on offer."""
 SAVE_TOOL: Final = "save_artifact"
@@ -32,10 +34,28 @@ class OnUnknown(StrEnum):
 
     TELL = "tell"
     """the agent is told, and decides itself what to look at"""
+    ASK = "ask"
+    """a person is asked; the job waits"""
     RETRY = "retry"
     """it is made again, under the same idempotency key: for services that honour one"""
     FAIL = "fail"
     """the job fails"""
+
+
+class Risk(StrEnum):
+    """How much harm a call can do: what policies may go by."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+    def reaches(self, other: Risk) -> bool:
+        """Whether it is at least the other."""
+        order = list(Risk)
+        return order.index(self) >= order.index(other)
+
+
+_RISKS: Final = {Effect.PURE: Risk.LOW, Effect.WORKSPACE: Risk.MEDIUM, Effect.EXTERNAL: Risk.HIGH, Effect.CONTROL: Risk.LOW}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +67,13 @@ class ToolSpec:
     parameters: Mapping[str, Any]
     """JSON Schema (an object) of the arguments."""
     effect: Effect
+    own_risk: Risk | None = None
+    """Where it differs from what the effect says."""
+
+    @property
+    def risk(self) -> Risk:
+        """Its own, or by its effect: pure low, workspace medium, external high."""
+        return self.own_risk or _RISKS[self.effect]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""Writing a decision down: which calls are refused at once, which change the job itself, which go to an executor."""
+"""Writing a decision down: which calls are refused at once, change the job itself, wait for a person, or go to an executor."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,11 +14,15 @@ from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.policies import waves
+from dualtrack.domain.policy import Action, PolicyRule, Verdict, judge
 from dualtrack.domain.text import storable
-from dualtrack.domain.tool import CHECK_TOOL, FINISH_TOOL, PLAN_TOOL, SAVE_TOOL, Effect, ProposedCall, ToolSpec
+from dualtrack.domain.tool import ASK_TOOL, CHECK_TOOL, FINISH_TOOL, PLAN_TOOL, SAVE_TOOL, Effect, ProposedCall, ToolSpec
+from dualtrack.domain.waiting import ApprovalKind, Held
 from dualtrack.tools.registry import Registry
 
 _TOOL_NAME_CHARS: Final = 128
+_UNGOVERNED: Final = frozenset({PLAN_TOOL, FINISH_TOOL})
+"""Done as the decision is recorded, and touching nothing but the job: policies say nothing of them."""
 _ALONE: Final = "Not finished: other calls were made in the same step. Look at their results first, then call finish alone."
 
 
@@ -30,28 +34,46 @@ class Finish:
     success: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a person is to be asked about a call."""
+
+    call_id: str
+    kind: ApprovalKind
+    message: str
+    expires_s: float | None = None
+
+
 @dataclass(slots=True)
 class Outline:
-    """A decision, taken apart. `rows` are call rows without database defaults, `dispatch` the ids of those an executor runs, by wave."""
+    """A decision, taken apart. `rows` are call rows without database defaults, `dispatch` the ids of those without an outcome, by wave."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     events: list[NewEvent] = field(default_factory=list)
     dispatch: list[tuple[int, str]] = field(default_factory=list)
     plan: list[Mapping[str, Any]] | None = None
     finish: Finish | None = None
+    asks: list[Ask] = field(default_factory=list)
+    unverified: bool = False
+    """One of the job's own checks or outputs is denied by policy, so that it can't succeed."""
 
     @property
     def first_wave(self) -> list[str]:
-        """Calls that may run now."""
+        """Calls that may run now, where nobody is to be asked."""
         return [call_id for wave, call_id in self.dispatch if wave == 0]
 
 
 class DecisionReader:
-    """Turns a model's proposals into call rows by the rules of the job's agent profile."""
+    """Turns a model's proposals into call rows by the policies of the operator and of the job's agent profile.
 
-    def __init__(self, registry: Registry, limits: PlatformLimits) -> None:
+    Policies see a call as it was proposed, once it fits its tool's schema. The engine's own calls (checks, outputs) were asked for by
+    whoever submitted the job, so nobody is asked about them; a rule that denies them holds all the same.
+    """
+
+    def __init__(self, registry: Registry, limits: PlatformLimits, policies: Sequence[PolicyRule] = ()) -> None:
         self._registry = registry
         self._limits = limits
+        self._policies = tuple(policies)
 
     def outline(self, job: Job, step: int, proposals: tuple[ProposedCall, ...], traceparent: str) -> Outline:
         """Take a decision of `job` apart. Of the proposals beyond the limit on calls a step, the first is refused on behalf of all."""
@@ -59,13 +81,17 @@ class DecisionReader:
         beyond = len(proposals) - self._limits.calls_per_step
         proposals = proposals[: self._limits.calls_per_step + 1]
         accepted: list[tuple[int, ProposedCall, ToolSpec]] = []
+        verdicts: dict[int, Verdict] = {}
         for position, proposal in enumerate(proposals):
             refused, spec = self._refusal(job, position, proposal, beyond)
+            if spec is not None and spec.name not in _UNGOVERNED:
+                verdicts[position] = judge(self._rules(job), spec, proposal.arguments)
+                refused, spec = verdicts[position].refusal, None if verdicts[position].action is Action.DENY else spec
             if spec is None:
                 found.rows.append(self._settled(job, step, position, proposal, ok=False, text=refused))
             else:
                 accepted.append((position, proposal, spec))
-        runnable = [(position, proposal, spec) for position, proposal, spec in accepted if spec.effect is not Effect.CONTROL]
+        runnable = [(position, proposal, spec) for position, proposal, spec in accepted if spec.name not in _UNGOVERNED]
         for position, proposal, spec in accepted:
             if spec.name == PLAN_TOOL:
                 found.plan = list(proposal.arguments["steps"])
@@ -73,19 +99,41 @@ class DecisionReader:
                 found.events.append(NewEvent(EventType.PLAN_UPDATED, {"step": step, "plan": found.plan}))
             elif spec.name == FINISH_TOOL:
                 self._finish(found, job, step, position, proposal, alone=not runnable)
-        for (position, proposal, spec), wave in zip(runnable, waves([spec.effect for _, _, spec in runnable]), strict=True):
-            self._dispatch(found, job, step, position, proposal.tool, proposal.arguments, spec.effect, wave, traceparent)
+        # A question changes nothing: the pure calls beside it run while it waits.
+        effects = [Effect.PURE if spec.name == ASK_TOOL else spec.effect for _, _, spec in runnable]
+        for (position, proposal, spec), wave in zip(runnable, waves(effects), strict=True):
+            row = self._dispatch(found, job, step, position, proposal.tool, proposal.arguments, spec.effect, wave, traceparent)
+            self._ask(found, row, verdicts[position])
         if found.finish is not None and found.finish.success:
             self._verify(found, job, step, len(proposals), traceparent)
         found.rows.sort(key=lambda row: int(row["position"]))
         return found
+
+    def _rules(self, job: Job) -> tuple[PolicyRule, ...]:
+        return (*self._policies, *job.spec.agent.policies)
+
+    @staticmethod
+    def _ask(found: Outline, row: dict[str, Any], verdict: Verdict) -> None:
+        """Hold a call that needs a person."""
+        if row["tool"] == ASK_TOOL:
+            row["held"] = Held.INPUT.value
+            found.asks.append(Ask(row["id"], ApprovalKind.QUESTION, str(row["arguments"]["question"])))
+        elif verdict.action is Action.ASK:
+            row |= {"held": Held.APPROVAL.value, "guarded": True}
+            found.asks.append(Ask(row["id"], ApprovalKind.CALL, verdict.message, verdict.expires_s))
 
     def _verify(self, found: Outline, job: Job, step: int, position: int, traceparent: str) -> None:
         """Have the job's checks run one after the other, then its outputs saved."""
         calls = [(CHECK_TOOL, {"command": command}, Effect.WORKSPACE) for command in job.spec.checks]
         calls += [(SAVE_TOOL, {"path": path}, Effect.PURE) for path in job.spec.outputs]
         for n, ((tool, arguments, effect), wave) in enumerate(zip(calls, waves([effect for _, _, effect in calls]), strict=True)):
-            self._dispatch(found, job, step, position + n, tool, arguments, effect, wave, traceparent)
+            verdict = judge(self._rules(job), self._registry.tool(tool).spec, arguments)
+            if verdict.action is Action.DENY:  # accepted before the operator's rules changed
+                found.unverified = True
+                denied = self._settled(job, step, position + n, ProposedCall(tool, arguments), ok=False, text=verdict.refusal)
+                found.rows.append(denied | {"effect": effect.value})
+            else:
+                self._dispatch(found, job, step, position + n, tool, arguments, effect, wave, traceparent)
         if calls:
             data = {"step": step, "checks": list(job.spec.checks), "outputs": list(job.spec.outputs)}
             found.events.append(NewEvent(EventType.CHECKS_STARTED, data))
@@ -151,8 +199,9 @@ class DecisionReader:
         effect: Effect,
         wave: int,
         traceparent: str,
-    ) -> None:
+    ) -> dict[str, Any]:
         row = self._row(job, step, position, tool, arguments, effect)
         row |= {"status": CallStatus.PENDING.value, "wave": wave, "traceparent": traceparent}
         found.rows.append(row)
         found.dispatch.append((wave, row["id"]))
+        return row

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from dualtrack.db import events, jobs, presence, steps
+from dualtrack.db import approvals, events, jobs, presence, steps
 from dualtrack.db.engine import Transaction
 from dualtrack.domain.errors import Conflict, RecordUnreadable
 from dualtrack.domain.events import EventType, NewEvent
@@ -13,8 +14,11 @@ from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
 from dualtrack.domain.usage import Usage
+from dualtrack.domain.waiting import ApprovalStatus
 from dualtrack.telemetry import genai, tracing
 
+_PLATFORM: Final = "platform"
+"""Who withdrew an approval."""
 _END_EVENT: Final = {
     JobStatus.SUCCEEDED: EventType.JOB_SUCCEEDED,
     JobStatus.FAILED: EventType.JOB_FAILED,
@@ -51,13 +55,13 @@ def end_job(
     left = steps.open_calls(tx, job_id)
     if any(call.status is CallStatus.RUNNING for call in left):
         presence.call(tx, steps.owners(tx, job_id))
-    steps.cancel_calls(tx, [call.id for call in left])
+    dropped = _drop(tx, job_id, left)
     code = None if reason is None else str(reason)
     jobs.end(tx, job_id, status, reason=code, message=message, answer=answer)
     job = jobs.get(tx, job_id)
     data: dict[str, object] = {"steps": job.step, "usage": usage_data(job.usage)}
     data |= {key: value for key, value in (("reason", code), ("message", message), ("answer", answer)) if value is not None}
-    events.append(tx, job_id, *[_cancelled(call) for call in left], NewEvent(_END_EVENT[status], data))
+    events.append(tx, job_id, *dropped, NewEvent(_END_EVENT[status], data))
     tx.after_commit(lambda: _export_span(job))
 
 
@@ -114,8 +118,7 @@ def finish_stop(tx: Transaction, job_id: str, target: JobStatus, *, why: tuple[R
     """
     if steps.running_alive(tx, job_id):
         idle = [call for call in steps.open_calls(tx, job_id) if call.status is CallStatus.PENDING]
-        steps.cancel_calls(tx, [call.id for call in idle])
-        events.append(tx, job_id, *[_cancelled(call) for call in idle])
+        events.append(tx, job_id, *_drop(tx, job_id, idle))
         presence.call(tx, steps.owners(tx, job_id))
         return False
     reason, message = why or _STOPPED[target]
@@ -125,12 +128,21 @@ def finish_stop(tx: Transaction, job_id: str, target: JobStatus, *, why: tuple[R
 
 def end_unreadable(tx: Transaction, job_id: str, error: RecordUnreadable) -> None:
     """End a job that this release can't read, so that it neither hangs nor is tried for ever."""
-    left = steps.open_calls(tx, job_id)
-    steps.cancel_calls(tx, [call.id for call in left])
+    dropped = _drop(tx, job_id, steps.open_calls(tx, job_id))
     jobs.end(tx, job_id, JobStatus.FAILED, reason=error.code, message=error.message, answer=None)
     data = {"reason": error.code, "message": error.message}
-    events.append(tx, job_id, *[_cancelled(call) for call in left], NewEvent(EventType.JOB_FAILED, data))
+    events.append(tx, job_id, *dropped, NewEvent(EventType.JOB_FAILED, data))
 
 
-def _cancelled(call: Call) -> NewEvent:
-    return NewEvent(EventType.CALL_CANCELLED, {"call_id": call.id, "step": call.step, "tool": call.tool})
+def _drop(tx: Transaction, job_id: str, left: Sequence[Call]) -> list[NewEvent]:
+    """Cancel calls of a job that ends and withdraw what it asked people; the events that tell of it."""
+    steps.cancel_calls(tx, [call.id for call in left])
+    withdrawn = [
+        NewEvent(
+            EventType.APPROVAL_DECIDED,
+            {"approval_id": approval_id, "call_id": call_id, "status": ApprovalStatus.WITHDRAWN.value, "by": _PLATFORM, "note": None},
+        )
+        for approval_id, call_id in approvals.withdraw(tx, job_id, by=_PLATFORM)
+    ]
+    cancelled = [NewEvent(EventType.CALL_CANCELLED, {"call_id": call.id, "step": call.step, "tool": call.tool}) for call in left]
+    return [*withdrawn, *cancelled]

@@ -34,7 +34,7 @@ from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
 from dualtrack.domain.text import storable
 from dualtrack.domain.tool import Effect, Observation
-from dualtrack.engine import flow, ledger, observations
+from dualtrack.engine import approvals, flow, ledger, observations
 from dualtrack.engine.ending import end_job, finish_stop
 from dualtrack.engine.leases import Lease
 from dualtrack.engine.recording import persistently
@@ -105,14 +105,22 @@ class Executor:
                 return None
             if ledger.in_doubt(call) and not ledger.resolve(tx, self._runtime, job, call):
                 return None
-            if call.tries > self._runtime.limits.attempts:
-                message = f"{call.tool} ({call.id}) was tried {call.tries - 1} times and never recorded; see call.retrying events and logs."
-                end_job(tx, job.id, JobStatus.FAILED, reason=Reason.ATTEMPTS_EXHAUSTED, message=message)
+            refused = self._refused(tx, call)
+            if refused is not None:
+                end_job(tx, job.id, JobStatus.FAILED, reason=refused[0], message=f"{call.tool} ({call.id}) {refused[1]}")
                 return None
             data = {"call_id": call.id, "step": call.step, "tool": call.tool, "attempt": call.attempt}
             events.append(tx, job.id, NewEvent(EventType.CALL_STARTED, data))
             point(Fault.EXECUTOR_CLAIM, job.id)
             return job, call
+
+    def _refused(self, tx: Transaction, call: Call) -> tuple[Reason, str] | None:
+        """Why a claimed call must not run, for good."""
+        if not approvals.permits(tx, call):  # nothing leads here: should anything, it ends here
+            return Reason.NOT_APPROVED, "needs an approval of its arguments and has none."
+        if call.tries > self._runtime.limits.attempts:
+            return Reason.ATTEMPTS_EXHAUSTED, f"was tried {call.tries - 1} times and never recorded; see call.retrying events and logs."
+        return None
 
     def _act(self, job: Job, call: Call, lease: Lease) -> None:
         attributes: dict[str, str | int | float | bool] = {

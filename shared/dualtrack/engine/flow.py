@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import func
 
-from dualtrack.db import events, jobs, steps
+from dualtrack.db import approvals, events, jobs, steps
 from dualtrack.db.engine import Transaction
 from dualtrack.domain.errors import Conflict
 from dualtrack.domain.events import EventType, NewEvent
@@ -81,7 +81,8 @@ def wait(
         "lease_until": None,
         "due_at": None,
         "not_before": look_at,
-        "waiting_until": func.now() + timedelta(seconds=runtime.limits.waiting_s),
+        # No job is given up while somebody may still decide in time.
+        "waiting_until": func.greatest(func.now() + timedelta(seconds=runtime.limits.waiting_s), approvals.last_expiry(job.id)),
     }
     if job.status is not JobStatus.WAITING:
         values["waiting_since"] = func.now()

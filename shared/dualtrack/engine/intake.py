@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,9 @@ from dualtrack.domain.ids import new_id
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.policy import NO_REASON, Action, PolicyRule, judge
 from dualtrack.domain.step import StoredFile
+from dualtrack.domain.tool import CHECK_TOOL, SAVE_TOOL
 from dualtrack.engine import doorbells
 from dualtrack.engine.runtime import Runtime
 from dualtrack.faults import Fault, point
@@ -24,7 +26,9 @@ from dualtrack.telemetry import tracing
 from dualtrack.tools.registry import Registry
 
 
-def check_spec(spec: JobSpec, registry: Registry, known_models: Iterable[str], limits: PlatformLimits) -> None:
+def check_spec(
+    spec: JobSpec, registry: Registry, known_models: Iterable[str], limits: PlatformLimits, policies: Sequence[PolicyRule] = ()
+) -> None:
     """Refuse what can't work before anything is written.
 
     Raises:
@@ -46,6 +50,17 @@ def check_spec(spec: JobSpec, registry: Registry, known_models: Iterable[str], l
     if spec.agent.model not in models:
         raise InvalidRequest(f"There is no model or track {spec.agent.model!r}; there are: {', '.join(models)}.", param="agent.model")
     registry.specs(spec.agent.tools)
+    _check_policies(spec, registry, (*policies, *spec.agent.policies))
+
+
+def _check_policies(spec: JobSpec, registry: Registry, rules: Sequence[PolicyRule]) -> None:
+    """A job whose own checks or outputs are denied could never succeed."""
+    own = [(f"checks.{n}", CHECK_TOOL, {"command": command}) for n, command in enumerate(spec.checks)]
+    own += [(f"outputs.{n}", SAVE_TOOL, {"path": path}) for n, path in enumerate(spec.outputs)]
+    for field, tool, arguments in own:
+        verdict = judge(rules, registry.tool(tool).spec, arguments)
+        if verdict.action is Action.DENY:
+            raise InvalidRequest(f"{field}: denied by policy: {verdict.message or NO_REASON}.", param=field)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
 from dualtrack.domain.tool import Effect, OnUnknown
-from dualtrack.engine import flow
+from dualtrack.domain.waiting import ApprovalKind
+from dualtrack.engine import approvals, flow
 from dualtrack.engine.ending import end_job
 from dualtrack.engine.runtime import Runtime
 
@@ -27,6 +28,8 @@ TOLD: Final = (
     "Outcome unknown: the call was begun, but its answer never came (a worker died, or the connection broke). "
     "It may or may not have happened: find out before you do it again."
 )
+
+_ASKED: Final = "The call was begun, but its answer never came. Did it happen?"
 
 
 def begin(runtime: Runtime, call: Call) -> None:
@@ -50,13 +53,18 @@ def may_have_happened(tx: Transaction, call: Call, error: DualtrackError) -> boo
 def resolve(tx: Transaction, runtime: Runtime, job: Job, call: Call) -> bool:
     """Decide by the agent's policy what becomes of a call in doubt, claimed in this attempt, under the job's row lock.
 
-    True: it is to be made again, under the same idempotency key. Otherwise it is settled.
+    True: it is to be made again, under the same idempotency key. Otherwise it is settled, or held until a person says what happened.
     """
     policy = job.spec.agent.on_unknown
     data = {"call_id": call.id, "step": call.step, "tool": call.tool, "attempt": call.attempt, "policy": policy.value}
     events.append(tx, job.id, NewEvent(EventType.CALL_IN_DOUBT, data))
     if policy is OnUnknown.RETRY:
         return True
+    if policy is OnUnknown.ASK:
+        steps.settle(tx, call.id, call.attempt, {"status": CallStatus.PENDING.value, "due_at": None, "tries": 0})
+        approvals.request(tx, runtime, job, call, ApprovalKind.UNKNOWN, message=_ASKED)
+        flow.go_on(tx, runtime, job)
+        return False
     settle_unknown(tx, job, call)
     if policy is OnUnknown.FAIL:
         message = f"Nobody knows whether {call.tool} ({call.id}) happened, and the agent's on_unknown is fail."

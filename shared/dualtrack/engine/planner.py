@@ -31,7 +31,7 @@ from dualtrack.domain.step import Step
 from dualtrack.domain.text import storable
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Hold
-from dualtrack.engine import budgets, compaction, doorbells, flow
+from dualtrack.engine import approvals, budgets, compaction, doorbells, flow
 from dualtrack.engine.asking import Asking
 from dualtrack.engine.compaction import Compactor
 from dualtrack.engine.context import decision_request, verified
@@ -57,7 +57,7 @@ class Planner:
         self._worker = worker
         self._runtime = worker.base
         self._gateway = gateway
-        self._reader = DecisionReader(worker.base.registry, worker.base.limits)
+        self._reader = DecisionReader(worker.base.registry, worker.base.limits, worker.base.policies)
         self._compactor = Compactor(worker.base, gateway)
         limits = worker.base.limits
         self._history = History(most_chars=limits.history_chars, last=limits.same_failure)
@@ -264,9 +264,12 @@ class Planner:
                 usage=decision.usage,
                 latency_s=decision.latency_s,
             )
-            first = outline.first_wave if wanted.hold is None else []
+            first = outline.first_wave if wanted.hold is None and not outline.asks else []
             steps.add_calls(tx, [self._timed(row, first) for row in outline.rows])
             events.append(tx, job.id, NewEvent(EventType.STEP_DECIDED, data), *outline.events, *settled)
+            for ask in outline.asks:
+                call = steps.call(tx, ask.call_id)
+                approvals.request(tx, self._runtime, job, call, ask.kind, message=ask.message, expires_s=ask.expires_s)
             tx.after_commit(lambda: point(Fault.PLANNER_RECORDED, job.id))
             self._hand_on(tx, job, outline, wanted)
             point(Fault.PLANNER_RECORD, job.id)
@@ -290,9 +293,9 @@ class Planner:
                 message="The agent gave up; its answer says why.",
                 answer=outline.finish.answer,
             )
-        elif outline.finish is not None and not outline.dispatch:
+        elif outline.finish is not None and not outline.dispatch and not outline.unverified:
             end_job(tx, job.id, JobStatus.SUCCEEDED, answer=outline.finish.answer)
-        elif wanted.hold is not None:
+        elif wanted.hold is not None or outline.asks:
             flow.go_on(tx, self._runtime, jobs.get(tx, job.id))
         elif outline.dispatch:
             doorbells.execute_after_commit(tx, self._runtime, outline.first_wave, job)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from dualtrack.db.engine import Database
 from dualtrack.db.presence import Presence
 from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.policy import PolicyRule
 from dualtrack.engine.leases import Leases
 from dualtrack.net.addresses import AllowList
 from dualtrack.objects.port import ObjectStore
@@ -25,6 +26,8 @@ class Runtime:
     limits: PlatformLimits
     allow: AllowList = field(default_factory=AllowList)
     """What outgoing requests may reach although it is not public."""
+    policies: tuple[PolicyRule, ...] = ()
+    """The operator's, before those of any agent's profile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from dualtrack.db import approvals, claims, jobs
 from dualtrack.db import budgets as budget_rows
-from dualtrack.db import claims, jobs
 from dualtrack.db.engine import Transaction
 from dualtrack.domain.errors import DualtrackError, InfrastructureError, RecordUnreadable
 from dualtrack.domain.job import Job
@@ -17,6 +17,7 @@ from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.waiting import Hold
 from dualtrack.engine import extension, flow
+from dualtrack.engine.approvals import expire
 from dualtrack.engine.ending import end_unreadable, finish_stop, request_stop
 from dualtrack.engine.runtime import Runtime
 from dualtrack.faults import Fault, point
@@ -51,7 +52,7 @@ class Scheduler:
         Raises the first failure, after all parts had their turn: nothing that is wrong with one job or the broker stops the others.
         """
         acted, failures = 0, []
-        for part in (self._rings, self._deadlines, self._waits, self._budgets, self._stops):
+        for part in (self._rings, self._deadlines, self._approvals, self._waits, self._budgets, self._stops):
             try:
                 acted += part()
             except Exception as error:  # noqa: BLE001 - raised below
@@ -82,6 +83,12 @@ class Scheduler:
         with self._runtime.database.transaction() as tx:
             over = budget_rows.over(tx, claims.BATCH)
         return sum(self._each(job_id, lambda tx, job: extension.look_again(tx, self._runtime, job, by="scheduler")) for job_id in over)
+
+    def _approvals(self) -> int:
+        """Jobs with requests to people that nobody decided in time."""
+        with self._runtime.database.transaction() as tx:
+            late = approvals.jobs_with_lapsed(tx, claims.BATCH)
+        return sum(self._each(job_id, lambda tx, job: expire(tx, self._runtime, job)) for job_id in late)
 
     def _waits(self) -> int:
         """Jobs that waited for too long."""
@@ -140,4 +147,6 @@ class Scheduler:
 
 
 def _expire_wait(tx: Transaction, job: Job) -> bool:
+    if approvals.pending(tx, job.id):  # they come first, and the job goes on then
+        return False
     return job.status is JobStatus.WAITING and request_stop(tx, job, JobStatus.EXPIRED, by="scheduler", why=_TOO_LONG)

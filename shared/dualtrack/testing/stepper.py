@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from dualtrack.domain.errors import BrokerUnavailable
 from dualtrack.domain.events import Event
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.policy import PolicyRule
 from dualtrack.domain.step import Step
 from dualtrack.engine import intake
 from dualtrack.engine.executor import Executor
@@ -76,9 +77,10 @@ class Stepper:
         workdirs: Workdirs,
         limits: PlatformLimits,
         registry: Registry | None = None,
+        policies: Sequence[PolicyRule] = (),
     ) -> None:
         self.doorbell = RecordingDoorbell()
-        self.runtime = Runtime(database, self.doorbell, store, registry or Registry(), limits)
+        self.runtime = Runtime(database, self.doorbell, store, registry or Registry(), limits, policies=tuple(policies))
         self.presence = Presence(database, check_s=limits.heartbeat_s)
         self.leases = Leases(database, self.presence, limits)
         worker = WorkerRuntime(self.runtime, self.presence, self.leases)

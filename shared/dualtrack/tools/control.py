@@ -1,10 +1,10 @@
-"""`update_plan` and `finish`: what the planner itself carries out as it records a decision."""
+"""`update_plan`, `finish` and `ask_human`: no executor runs them. The first two are done as the decision is recorded, a question waits."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from dualtrack.domain.tool import FINISH_TOOL, PLAN_TOOL, Effect, ToolSpec
+from dualtrack.domain.tool import ASK_TOOL, FINISH_TOOL, PLAN_TOOL, Effect, ToolSpec
 from dualtrack.tools.schema import schema
 
 PLAN_STATUSES: Final = ("pending", "in_progress", "done", "skipped")
@@ -29,5 +29,15 @@ FINISH: Final = ToolSpec(
     FINISH_TOOL,
     "End the job with the final answer to the user. Set success to false if the task could not be done.",
     schema({"answer": {"type": "string", "minLength": 1, "maxLength": 100_000}}, {"success": {"type": "boolean"}}),
+    Effect.CONTROL,
+)
+
+ASK_HUMAN: Final = ToolSpec(
+    ASK_TOOL,
+    "Ask the user a question and wait for the answer, which may take hours. Only for what you can't find out or decide yourself.",
+    schema(
+        {"question": {"type": "string", "minLength": 1, "maxLength": 4000}},
+        {"options": {"type": "array", "minItems": 2, "maxItems": 10, "items": {"type": "string", "minLength": 1, "maxLength": 200}}},
+    ),
     Effect.CONTROL,
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dualtrack.domain.errors import UnknownTool
 from dualtrack.domain.tool import ToolSpec
 from dualtrack.tools.artifacts import ReadArtifact, SaveArtifact
-from dualtrack.tools.control import FINISH, UPDATE_PLAN
+from dualtrack.tools.control import ASK_HUMAN, FINISH, UPDATE_PLAN
 from dualtrack.tools.files import EditFile, ListFiles, ReadFile, WriteFile
 from dualtrack.tools.port import Tool
 from dualtrack.tools.python import ExecutePython
@@ -30,6 +30,13 @@ TOOLS: Final[tuple[Tool, ...]] = (
 _SHOWN_CHARS: Final = 200
 
 
+class Fault(NamedTuple):
+    """What is wrong with arguments."""
+
+    field: str
+    message: str
+
+
 class Registry:
     """All tools of the platform. Immutable, thread-safe."""
 
@@ -37,7 +44,7 @@ class Registry:
         """Takes the executable tools on offer, and those that only the engine calls."""
         offered = tuple(tools)
         self._tools = {tool.spec.name: tool for tool in (*offered, *internal)}
-        self._specs = {tool.spec.name: tool.spec for tool in offered} | {spec.name: spec for spec in (UPDATE_PLAN, FINISH)}
+        self._specs = {tool.spec.name: tool.spec for tool in offered} | {spec.name: spec for spec in (UPDATE_PLAN, FINISH, ASK_HUMAN)}
 
     def spec(self, name: str, *, param: str | None = None) -> ToolSpec:
         """The tool on offer of that name.
@@ -61,6 +68,11 @@ class Registry:
 
     def validate(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments, naming the field; None when they fit the schema and can be stored and passed on as text."""
+        wrong = self.fault(spec, arguments)
+        return None if wrong is None else f"{wrong.field}: {wrong.message}" if wrong.field else wrong.message
+
+    def fault(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> Fault | None:
+        """The same in two parts: the field (empty: the arguments as a whole) and what is wrong with it."""
         from jsonschema import Draft202012Validator
 
         errors = sorted(Draft202012Validator(spec.parameters).iter_errors(dict(arguments)), key=lambda error: list(map(str, error.path)))
@@ -69,18 +81,18 @@ class Registry:
             message = errors[0].message
             if len(message) > _SHOWN_CHARS:  # it quotes the value at fault first, the rule last
                 message = f"{message[: _SHOWN_CHARS // 2]}…{message[-_SHOWN_CHARS // 2 :]}"
-            return f"{field}: {message}" if field else message
+            return Fault(field, message)
         return _unstorable(arguments, "")
 
 
-def _unstorable(value: Any, field: str) -> str | None:  # noqa: ANN401 - JSON
+def _unstorable(value: Any, field: str) -> Fault | None:  # noqa: ANN401 - JSON
     if isinstance(value, str):
         if "\x00" in value:
-            return f"{field}: must not hold the character NUL"
+            return Fault(field, "must not hold the character NUL")
         try:
             value.encode()
         except UnicodeEncodeError:
-            return f"{field}: must be valid Unicode (it holds half of a surrogate pair)"
+            return Fault(field, "must be valid Unicode (it holds half of a surrogate pair)")
     items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         wrong = _unstorable(item, f"{field}.{key}" if field else str(key))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from dualtrack.domain.events import END_EVENTS
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.policy import PolicyRule
 from dualtrack.engine import ending
 from dualtrack.models.port import ModelGateway
 from dualtrack.objects.workdirs import Workdirs
@@ -96,11 +97,16 @@ def store() -> MemoryStore:
 def make(database: Database, store: MemoryStore, sandbox: CountingSandbox, scratch: Path) -> Iterator[Make]:
     stack = []
 
-    def build(gateway: ModelGateway | list[dict[str, Any]], registry: Registry | None = None, **limits: Any) -> Stepper:
+    def build(
+        gateway: ModelGateway | list[dict[str, Any]],
+        registry: Registry | None = None,
+        policies: Sequence[PolicyRule] = (),
+        **limits: Any,
+    ) -> Stepper:
         model = ScriptedModel(gateway) if isinstance(gateway, list) else gateway
         workdirs = Workdirs(SandboxSettings(workspaces=scratch))
         workdirs.__enter__()
-        stepper = Stepper(database, store, model, sandbox, workdirs, PlatformLimits(**{"heartbeat_s": 0.1} | limits), registry)
+        stepper = Stepper(database, store, model, sandbox, workdirs, PlatformLimits(**{"heartbeat_s": 0.1} | limits), registry, policies)
         present = stepper.present()
         present.__enter__()
         stack.append((workdirs, present))

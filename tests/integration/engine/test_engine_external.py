@@ -6,12 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from sqlalchemy import func, update
 
-from dualtrack.domain.errors import AnswerBroken, HostUnreachable, StorageUnavailable
+from dualtrack.db import approvals
+from dualtrack.db.engine import Database
+from dualtrack.db.tables import approvals as approvals_table
+from dualtrack.domain.approval import Resolution
+from dualtrack.domain.errors import AnswerBroken, Conflict, HostUnreachable, StorageUnavailable
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.domain.step import Call
 from dualtrack.domain.tool import Effect, Observation, ToolSpec
+from dualtrack.domain.waiting import Held
+from dualtrack.engine.approvals import Decisions
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.stepper import Stepper
 from dualtrack.tools.port import ToolContext, ToolResult
@@ -65,8 +72,10 @@ def take_over(stepper: Stepper, job: Job) -> Callable[[], None]:
     """The executor is frozen for longer than its lease, and a second one comes."""
 
     def act() -> None:
-        stepper.leases_run_out()
-        stepper.executor.run(only_call(stepper, job).id)
+        first = only_call(stepper, job)
+        while only_call(stepper, job).attempt == first.attempt:  # a heartbeat may come in between
+            stepper.leases_run_out()
+            stepper.executor.run(first.id)
 
     return once(act)
 
@@ -123,6 +132,70 @@ def test_with_fail_the_job_fails(stepper: Stepper, pay: Pay) -> None:
     ended = stepper.run(job)
     assert (ended.status, ended.reason) == (JobStatus.FAILED, "outcome_unknown")
     assert len(pay.keys) == 1
+
+
+@pytest.fixture
+def doubtful(stepper: Stepper, pay: Pay) -> Job:
+    """A job that asks whether its payment happened."""
+    job = stepper.submit(agent=AGENT | {"on_unknown": "ask"})
+    pay.then = take_over(stepper, job)
+    while stepper.ring():
+        pass
+    stepper.time_passes()
+    stepper.scheduler.tick()
+    return stepper.job(job)
+
+
+def resolve(stepper: Stepper, job: Job, outcome: Resolution, observation: str | None = None) -> None:
+    with stepper.runtime.database.transaction() as tx:
+        (asked,) = approvals.pending(tx, job.id)
+    decisions = Decisions(stepper.runtime, tenant_id=stepper.tenant_id, by="key_test")
+    found = decisions.resolve(asked.id, outcome, observation=observation)
+    assert decisions.resolve(asked.id, outcome) == found
+    other = Resolution.HAPPENED if outcome is not Resolution.HAPPENED else Resolution.RETRY
+    with pytest.raises(Conflict):
+        decisions.resolve(asked.id, other)
+    with pytest.raises(Conflict, match="resolve it"):
+        decisions.approve(asked.id)
+
+
+def test_with_ask_the_job_waits_for_a_person(stepper: Stepper, pay: Pay, doubtful: Job) -> None:
+    assert (doubtful.status, doubtful.reason) == (JobStatus.WAITING, "approval")
+    assert only_call(stepper, doubtful).held is Held.UNKNOWN
+    assert not stepper.doorbell.rings
+    assert len(pay.keys) == 1
+    assert "approval.requested" in types(stepper, doubtful)
+
+
+@pytest.mark.parametrize(("outcome", "ok"), [(Resolution.HAPPENED, True), (Resolution.NOT_HAPPENED, False)])
+def test_a_person_says_what_happened(stepper: Stepper, pay: Pay, doubtful: Job, outcome: Resolution, ok: bool) -> None:
+    resolve(stepper, doubtful, outcome, "receipt 17")
+    assert stepper.run(doubtful).status is JobStatus.SUCCEEDED
+    call = only_call(stepper, doubtful)
+    assert (call.ok, call.preview, len(pay.keys)) == (ok, "receipt 17", 1)
+
+
+def test_a_person_has_it_made_again_under_the_same_key(stepper: Stepper, pay: Pay, doubtful: Job) -> None:
+    resolve(stepper, doubtful, Resolution.RETRY)
+    assert stepper.run(doubtful).status is JobStatus.SUCCEEDED
+    call = only_call(stepper, doubtful)
+    assert (pay.keys, call.preview) == ([call.id, call.id], "paid")
+
+
+def test_a_person_has_the_job_fail(stepper: Stepper, pay: Pay, doubtful: Job) -> None:
+    resolve(stepper, doubtful, Resolution.FAIL)
+    job = stepper.job(doubtful)
+    assert (job.status, job.reason, len(pay.keys)) == (JobStatus.FAILED, "outcome_unknown", 1)
+
+
+def test_nobody_says_what_happened(stepper: Stepper, pay: Pay, doubtful: Job, database: Database) -> None:
+    with database.transaction() as tx:
+        tx.connection.execute(update(approvals_table).values(expires_at=func.now()))
+    stepper.scheduler.tick()
+    assert stepper.run(doubtful).status is JobStatus.SUCCEEDED
+    call = only_call(stepper, doubtful)
+    assert (call.ok, len(pay.keys)) == (False, 1)
+    assert "nobody said in time" in call.preview
 
 
 def test_what_surely_did_not_happen_is_simply_done_again(stepper: Stepper, pay: Pay) -> None:
