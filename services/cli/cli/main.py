@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from cli import admin, artifacts, chat, doctor, files, jobs, models, streams
+from cli import admin, artifacts, chat, dead_letters, doctor, files, jobs, models, streams
 from cli.outcome import HELP, CliError, Exit, OutputProblem
 from cli.output import Output
 from cli.session import ApiKeyOption, BaseUrlOption, JsonOption, Session
@@ -62,6 +62,7 @@ files.register(app)
 models.register(app)
 admin.register(app)
 doctor.register(app)
+dead_letters.register(app)
 
 
 def main() -> None:

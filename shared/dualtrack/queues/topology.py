@@ -19,6 +19,8 @@ DELIVERY_LIMIT: Final = 20
 
 DEAD_LETTERS: Final = 10_000
 """Dead letters kept for a look at them."""
+_LOOKS: Final = 1_000_000
+"""Looks at a dead letter: each counts as a delivery, and RabbitMQ 4 drops a message after 20 of them unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class Topology:
     @property
     def dead_letters(self) -> Queue:
         """Messages that nobody could take; the oldest make room for new ones."""
-        arguments: dict[str, Any] = {"x-queue-type": "quorum", "x-max-length": DEAD_LETTERS}
-        return Queue(f"{self.prefix}.dead-letters", self.dead_exchange, durable=True, queue_arguments=arguments)
+        arguments: dict[str, Any] = {"x-queue-type": "quorum", "x-max-length": DEAD_LETTERS, "x-delivery-limit": _LOOKS}
+        return Queue(f"{self.prefix}.dead", self.dead_exchange, durable=True, queue_arguments=arguments)
 
     def queues(self) -> list[Queue]:
         """All of them."""

@@ -8,8 +8,10 @@ import time
 from urllib.parse import quote
 
 import pytest
+from kombu import Connection, Producer
 
 from dualtrack.queues.consuming import consumer_tags
+from dualtrack.queues.dead_letters import DeadLetters
 from dualtrack.queues.port import Task
 from dualtrack.queues.topology import Topology
 
@@ -113,6 +115,27 @@ def test_kill_during_a_task(workers: Workers) -> None:
     workers.processes["worker"].kill()
     workers.start("second")
     workers.wait(lambda: workers.count("end sleep") == 1, "the message came again")
+
+
+@executor_only
+def test_messages_that_no_worker_can_take_are_dead_letters(workers: Workers) -> None:
+    workers.start()
+    workers.wait_healthy()
+    workers.ring("unknown-1")
+    exchange = Topology(workers.settings.prefix).exchange
+    key = queue_of(workers, workers.task)
+    with Connection(workers.settings.url.get_secret_value()) as connection:
+        producer = Producer(connection.default_channel, exchange=exchange, routing_key=key)
+        celery = {"lang": "py", "task": workers.task.value, "id": "garbled"}
+        producer.publish(b"{no json", content_type="application/json", content_encoding="utf-8", headers=celery)
+        producer.publish(b"no celery message", content_type="application/json", content_encoding="utf-8")
+        producer.publish([["x"], {}, {}], serializer="json", headers=celery | {"task": "other.task", "id": "other"})
+    letters = DeadLetters(workers.settings)
+    workers.wait(lambda: letters.page(10)[1] == 4, "four dead letters")
+    assert {letter.reason for letter in letters.page(10)[0]} == {"rejected"}
+    workers.ring("after")
+    workers.wait(lambda: workers.count("end after") == 1, "the worker goes on")
+    assert workers.count("begin unknown") == 1
 
 
 @executor_only
