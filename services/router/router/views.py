@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from dualtrack.domain.job import AgentProfile, Job, JobInput
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.domain.limits import JobLimits
+from dualtrack.domain.message import Message
 from dualtrack.domain.step import Artifact, Call, Step, StoredFile
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Hold
@@ -183,6 +184,40 @@ class StepPage(BaseModel):
 
     object: Literal["list"] = "list"
     data: list[StepView]
+    has_more: bool
+    next_cursor: int | None = Field(description="Value of `after` for the next page; null on the last.")
+    next_after: int = Field(description="Value of `after` for what comes next, now or later.")
+
+
+class MessageView(BaseModel):
+    """What a job's user wrote to it."""
+
+    number: int
+    object: Literal["message"] = "message"
+    job_id: str
+    content: str
+    added_by: str = Field(description="Id of the API key.")
+    after_step: int | None = Field(description="The last step before the agent saw it (0: before the first); null until then.")
+    created_at: datetime
+
+    @classmethod
+    def of(cls, message: Message) -> MessageView:
+        """The view of a message."""
+        return cls(
+            number=message.number,
+            job_id=message.job_id,
+            content=message.content,
+            added_by=message.added_by,
+            after_step=message.after_step,
+            created_at=message.created_at,
+        )
+
+
+class MessagePage(BaseModel):
+    """A page of messages."""
+
+    object: Literal["list"] = "list"
+    data: list[MessageView]
     has_more: bool
     next_cursor: int | None = Field(description="Value of `after` for the next page; null on the last.")
     next_after: int = Field(description="Value of `after` for what comes next, now or later.")

@@ -106,6 +106,8 @@ class Asked(NamedTuple):
     """the end that it was told to come to"""
     hold: Hold | None
     """to start nothing more"""
+    messages: int
+    """how many messages it was sent by now"""
 
 
 def release(
@@ -124,7 +126,7 @@ def release(
     row = _charged(tx, job_id, update(jobs).where(_ours(job_id, attempt)).values(changes), usage, key_id)
     if row is None:
         raise StaleAttempt(f"job {job_id}: attempt {attempt} was taken over")
-    return Asked(JobStatus(row.stopping) if row.stopping else None, Hold(row.hold) if row.hold else None)
+    return Asked(JobStatus(row.stopping) if row.stopping else None, Hold(row.hold) if row.hold else None, row.messages)
 
 
 def charge(tx: Transaction, job_id: str, usage: Usage, *, key_id: str | None = None) -> bool:
@@ -135,12 +137,13 @@ def charge(tx: Transaction, job_id: str, usage: Usage, *, key_id: str | None = N
 
 def _charged(tx: Transaction, job_id: str, change: Update, usage: Usage | None, key_id: str | None) -> Row[Any, Any] | None:
     """Change a job and, where that found it, add to what its key used: one statement for both, since this is every step's way."""
-    changed = change.returning(jobs.c.stopping, jobs.c.hold)
+    changed = change.returning(jobs.c.stopping, jobs.c.hold, jobs.c.messages)
     if key_id is None or not usage:
         return tx.connection.execute(changed).one_or_none()
     found = changed.cte("changed")
     spent = budgets.adding(key_id, budgets.shard_of(job_id), usage, where=found).cte("spent")
-    return tx.connection.execute(select(found.c.stopping, found.c.hold).add_cte(spent)).one_or_none()
+    row: Row[Any, Any] | None = tx.connection.execute(select(*found.c).add_cte(spent)).one_or_none()
+    return row
 
 
 class Progress(NamedTuple):

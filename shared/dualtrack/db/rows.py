@@ -11,6 +11,7 @@ from dualtrack.domain.errors import RecordUnreadable
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
 from dualtrack.domain.limits import JobLimits
+from dualtrack.domain.message import Message
 from dualtrack.domain.step import Artifact, Call, Step, StoredFile
 from dualtrack.domain.tool import Effect
 from dualtrack.domain.usage import Usage
@@ -71,6 +72,7 @@ def job_of(row: AnyRow) -> Job:
         forked_from=row.forked_from,
         forked_step=row.forked_step,
         first_workspace=row.first_workspace,
+        messages=row.messages,
     )
 
 
@@ -120,6 +122,11 @@ def step_of(row: AnyRow, calls: tuple[Call, ...]) -> Step:
         created_at=row.created_at,
         calls=calls,
     )
+
+
+def message_of(row: AnyRow) -> Message:
+    """A row of `messages`."""
+    return Message(**{name: getattr(row, name) for name in Message.__dataclass_fields__})
 
 
 def artifact_of(row: AnyRow) -> Artifact:

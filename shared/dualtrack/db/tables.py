@@ -175,6 +175,7 @@ jobs: Final = Table(
     Column("forked_from", Text, ForeignKey("jobs.id")),
     Column("forked_step", Integer),
     Column("first_workspace", Text),
+    Column("messages", Integer, nullable=False, server_default="0"),
     CheckConstraint(_in("status", JobStatus), name="status"),
     CheckConstraint(_in("phase", Phase), name="phase"),
     CheckConstraint(f"({_in('status', sorted(TERMINAL))}) = (finished_at IS NOT NULL)", name="finished"),

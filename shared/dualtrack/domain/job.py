@@ -179,6 +179,8 @@ class Job:
     forked_step: int | None = None
     first_workspace: str | None = None
     """Workspace before its first step."""
+    messages: int = 0
+    """How many messages it was sent."""
     summary: str = ""
     """What stands for its older steps in the model's context; empty: all steps are shown."""
     context_tokens: int = 0

@@ -94,6 +94,8 @@ class PlatformLimits(_Frozen):
     job_checks: Positive = Field(20, description="Check commands of a job.")
     job_outputs: Positive = Field(100, description="Output files of a job.")
     metadata_entries: Positive = Field(16, description="Entries of a job's metadata (as in OpenAI's API).")
+    message_chars: Positive = Field(20_000, description="Longest message to a running job.")
+    messages: Positive = Field(1000, description="Messages to a job.")
     page_size: Positive = Field(100, description="Most rows on a page of a list.")
     event_page_size: Positive = Field(1000, description="Most events on a page.")
     calls_per_step: Positive = Field(16, description="Tool calls taken from one decision.")

@@ -23,6 +23,7 @@ from dualtrack.tools.registry import Registry
 _TOOL_NAME_CHARS: Final = 128
 _UNGOVERNED: Final = frozenset({PLAN_TOOL, FINISH_TOOL})
 """Done as the decision is recorded, and touching nothing but the job: policies say nothing of them."""
+_WRITTEN: Final = "Not finished: the user wrote while you decided. Read that first; call finish again when nothing more is to be done."
 _ALONE: Final = "Not finished: other calls were made in the same step. Look at their results first, then call finish alone."
 
 
@@ -61,6 +62,17 @@ class Outline:
     def first_wave(self) -> list[str]:
         """Calls that may run now, where nobody is to be asked."""
         return [call_id for wave, call_id in self.dispatch if wave == 0]
+
+
+def put_off(outline: Outline) -> Outline:
+    """The same decision with its `finish` refused, since the user has written meanwhile: nothing is verified, and the job goes on."""
+    rows = [row for row in outline.rows if row["effect"] == Effect.CONTROL]  # the others are its verifications: a finish is accepted alone
+    refused = {"status": CallStatus.FAILED.value, "ok": False, "preview": _WRITTEN}
+    return Outline(
+        rows=[row | refused if row["tool"] == FINISH_TOOL and row.get("ok") else row for row in rows],
+        events=[event for event in outline.events if event.type is not EventType.CHECKS_STARTED],
+        plan=outline.plan,
+    )
 
 
 class DecisionReader:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 from opentelemetry.trace import SpanKind
 from sqlalchemy import Row, func
 
-from dualtrack.db import claims, events, jobs, steps
+from dualtrack.db import claims, events, jobs, messages, steps
 from dualtrack.db.engine import Transaction
 from dualtrack.db.rows import job_of
 from dualtrack.domain.errors import (
@@ -31,11 +31,11 @@ from dualtrack.domain.step import Step
 from dualtrack.domain.text import storable
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Hold
-from dualtrack.engine import approvals, budgets, compaction, doorbells, flow
+from dualtrack.engine import approvals, budgets, compaction, doorbells, flow, steering
 from dualtrack.engine.asking import Asking
 from dualtrack.engine.compaction import Compactor
 from dualtrack.engine.context import decision_request, verified
-from dualtrack.engine.decisions import DecisionReader, Outline
+from dualtrack.engine.decisions import DecisionReader, Outline, put_off
 from dualtrack.engine.ending import end_job, end_unreadable, finish_stop, usage_data
 from dualtrack.engine.history import History
 from dualtrack.engine.leases import Lease
@@ -48,6 +48,8 @@ from dualtrack.telemetry import genai, tracing
 _LOG: Final = logging.getLogger(__name__)
 _RAW_CHARS: Final = 2000
 _SHOWN_CHARS: Final = 300
+Said = Mapping[int, Sequence[str]]
+"""What a job's user wrote, by the step that it followed."""
 
 
 class Planner:
@@ -78,7 +80,7 @@ class Planner:
             return
         if claimed is None:
             return
-        job, history = claimed
+        job, history, said = claimed
         attributes: dict[str, str | int] = {genai.JOB_ID: job.id, genai.STEP: job.step + 1, genai.ATTEMPT: job.attempt}
         with (
             tracing.span(f"plan step {job.step + 1}", parent=job.traceparent, kind=SpanKind.CONSUMER, attributes=attributes),
@@ -87,13 +89,13 @@ class Planner:
             asking = Asking(self._gateway, job.id)
             try:
                 point(Fault.PLANNER_CLAIMED, job.id)
-                self._decide(job, history, asking, lease)
+                self._decide(job, history, said, asking, lease)
             except StaleAttempt as error:
                 _LOG.info("result dropped: %s", error, extra={"job_id": job.id})
                 self._drop(job, asking)
 
-    def _claim(self, job_id: str) -> tuple[Job, list[Step]] | None:
-        """The job, claimed, and the steps that matter now; None when there is nothing to decide (any more)."""
+    def _claim(self, job_id: str) -> tuple[Job, list[Step], Said] | None:
+        """The job, claimed, the steps that matter now and what its user wrote; None when there is nothing to decide (any more)."""
         with self._runtime.database.transaction() as tx:
             row = claims.claim(tx, "jobs", job_id, self._worker.presence.key, self._runtime.limits)
             if row is None:
@@ -103,16 +105,23 @@ class Planner:
                 jobs.start(tx, job.id)
                 events.append(tx, job.id, NewEvent(EventType.JOB_STARTED, {}))
             history = self._history.read(tx, job)
+            written = messages.page(tx, job.id) if job.messages else []
+            found = None
+            if not self._ended(tx, job, history, row, unanswered=steering.unanswered(job, written)):
+                found = job, history, steering.take(tx, job, written)
             point(Fault.PLANNER_CLAIM, job.id)
-            return None if self._ended(tx, job, history, row) else (job, history)
+            return found
 
-    def _ended(self, tx: Transaction, job: Job, history: Sequence[Step], claim: Row[Any]) -> bool:
-        """End the claimed job, or let it wait, where it needs no further decision or may not have one."""
+    def _ended(self, tx: Transaction, job: Job, history: Sequence[Step], claim: Row[Any], *, unanswered: bool) -> bool:
+        """End the claimed job, or let it wait, where it needs no further decision or may not have one.
+
+        `unanswered`: its user wrote since the last one.
+        """
         if job.stopping is not None:
             jobs.release(tx, job.id, job.attempt, {})
             finish_stop(tx, job.id, job.stopping)
             return True
-        if self._verified(tx, job, history):
+        if self._verified(tx, job, history, unanswered=unanswered):
             return True
         if job.hold is not None:
             jobs.release(tx, job.id, job.attempt, {"tries": job.tries - 1})
@@ -126,7 +135,7 @@ class Planner:
             )
         elif job.malformed >= self._runtime.limits.malformed_actions:
             end = Reason.MALFORMED_ACTIONS, f"The model gave {job.malformed} answers in a row that are no action; try a stronger model."
-        elif is_stuck(history, self._runtime.limits.same_failure):
+        elif not unanswered and is_stuck(history, self._runtime.limits.same_failure):
             failed = next(call for call in history[-1].calls if call.ok is False)
             what = f"{verified(failed)!r}" if failed in history[-1].verifications else failed.tool
             last = f": {failed.preview.strip()[:_SHOWN_CHARS]}" if failed.preview.strip() else "."
@@ -150,21 +159,21 @@ class Planner:
         return True
 
     @staticmethod
-    def _verified(tx: Transaction, job: Job, history: Sequence[Step]) -> bool:
-        """After what a `finish` set off (checks, outputs) has run: succeed when all of it passed."""
+    def _verified(tx: Transaction, job: Job, history: Sequence[Step], *, unanswered: bool) -> bool:
+        """After what a `finish` set off (checks, outputs) has run: succeed when all of it passed and the user has not written meanwhile."""
         if not history or history[-1].finish is None or not history[-1].verifications:
             return False
         failed = [verified(call) for call in history[-1].verifications if not call.ok]
         if job.verified_step < job.step:
             jobs.change(tx, job.id, {"verified_step": job.step})
             events.append(tx, job.id, NewEvent(EventType.CHECKS_FINISHED, {"step": job.step, "passed": not failed, "failed": failed}))
-        if failed:
+        if failed or unanswered:
             return False
         end_job(tx, job.id, JobStatus.SUCCEEDED, answer=str(history[-1].finish.arguments.get("answer", "")))
         return True
 
-    def _decide(self, job: Job, history: Sequence[Step], asking: Asking, lease: Lease) -> None:
-        request = decision_request(job, history, self._runtime.registry)
+    def _decide(self, job: Job, history: Sequence[Step], said: Said, asking: Asking, lease: Lease) -> None:
+        request = decision_request(job, history, self._runtime.registry, said)
         try:
             what = self._compactor.due(job, history)
             if what is not None:
@@ -220,25 +229,6 @@ class Planner:
         number = job.step + 1
         thought, reflection = storable(decision.thought), storable(decision.reflection)
         outline = self._reader.outline(job, number, decision.calls, tracing.traceparent())
-        asked = [{"id": row["id"], "tool": row["tool"], "arguments": row["arguments"]} for row in outline.rows]
-        settled = [
-            NewEvent(
-                EventType.CALL_FINISHED,
-                {"call_id": row["id"], "step": number, "tool": row["tool"], "ok": row["ok"], "observation": row["preview"]},
-            )
-            for row in outline.rows
-            if "ok" in row
-        ]
-        data = {
-            "step": number,
-            "model": decision.model,
-            "thought": thought,
-            "reflection": reflection,
-            "calls": asked,
-            "usage": usage_data(decision.usage),
-            "latency_s": round(decision.latency_s, 3),
-            "attempt": job.attempt,
-        }
         with self._runtime.database.transaction() as tx:
             values: dict[str, Any] = {
                 "step": number,
@@ -253,6 +243,9 @@ class Planner:
             if outline.dispatch:
                 values |= {"phase": Phase.EXECUTE.value, "due_at": None}
             wanted = jobs.release(tx, job.id, job.attempt, values, usage=decision.usage, key_id=job.key_id)
+            if outline.finish is not None and wanted.messages > job.messages:
+                outline = put_off(outline)
+                jobs.change(tx, job.id, {"phase": Phase.PLAN.value, "due_at": self._due(self._runtime.limits.ring_s)})
             steps.add(
                 tx,
                 job_id=job.id,
@@ -266,13 +259,37 @@ class Planner:
             )
             first = outline.first_wave if wanted.hold is None and not outline.asks else []
             steps.add_calls(tx, [self._timed(row, first) for row in outline.rows])
-            events.append(tx, job.id, NewEvent(EventType.STEP_DECIDED, data), *outline.events, *settled)
+            events.append(tx, job.id, *self._told(job, decision, thought, reflection, outline))
             for ask in outline.asks:
                 call = steps.call(tx, ask.call_id)
                 approvals.request(tx, self._runtime, job, call, ask.kind, message=ask.message, expires_s=ask.expires_s)
             tx.after_commit(lambda: point(Fault.PLANNER_RECORDED, job.id))
             self._hand_on(tx, job, outline, wanted)
             point(Fault.PLANNER_RECORD, job.id)
+
+    @staticmethod
+    def _told(job: Job, decision: Decision, thought: str, reflection: str, outline: Outline) -> list[NewEvent]:
+        """The events of a decision: itself, what it changed, and the calls that were settled with it."""
+        number = job.step + 1
+        data = {
+            "step": number,
+            "model": decision.model,
+            "thought": thought,
+            "reflection": reflection,
+            "calls": [{"id": row["id"], "tool": row["tool"], "arguments": row["arguments"]} for row in outline.rows],
+            "usage": usage_data(decision.usage),
+            "latency_s": round(decision.latency_s, 3),
+            "attempt": job.attempt,
+        }
+        settled = [
+            NewEvent(
+                EventType.CALL_FINISHED,
+                {"call_id": row["id"], "step": number, "tool": row["tool"], "ok": row["ok"], "observation": row["preview"]},
+            )
+            for row in outline.rows
+            if "ok" in row
+        ]
+        return [NewEvent(EventType.STEP_DECIDED, data), *outline.events, *settled]
 
     def _timed(self, row: dict[str, Any], due: Sequence[str]) -> dict[str, Any]:
         """A call's row with its times: those settled at once have ended, those of the first wave are due."""

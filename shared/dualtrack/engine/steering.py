@@ -1,13 +1,20 @@
-"""What somebody asks of a job on its way: pause and resume. Each under the job's row lock, in the caller's transaction."""
+"""What somebody asks of a job on its way: to pause, to go on, to take up what they write.
+
+Each under the job's row lock, in the caller's transaction.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from dualtrack.db import events, messages
 from dualtrack.db.engine import Transaction
-from dualtrack.domain.errors import Conflict
+from dualtrack.domain.errors import Conflict, TooLarge
+from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
+from dualtrack.domain.message import Message, by_step
 from dualtrack.domain.waiting import Hold, WaitReason
 from dualtrack.engine import flow
 from dualtrack.engine.runtime import Runtime
@@ -42,3 +49,41 @@ def resume(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> None:
     elif job.hold is Hold.BUDGET or job.status is JobStatus.WAITING:
         reason = WaitReason.BUDGET if job.hold is Hold.BUDGET else WaitReason(str(job.reason))
         raise Conflict(f"The job is not paused, it waits ({reason}): {_TO_DO.get(reason, 'see its message')}, or cancel the job.")
+
+
+def write(tx: Transaction, runtime: Runtime, job: Job, content: str, *, by: str) -> Message:
+    """Write a message to a live job (its row locked). It is shown to the model from the next decision that is begun.
+
+    Raises:
+        Conflict: the job has ended, was told to stop, or has had as many messages as it may.
+        TooLarge: the message is too long.
+    """
+    limits = runtime.limits
+    if len(content) > limits.message_chars:
+        raise TooLarge(f"A message may have {limits.message_chars} characters (limits.message_chars).", param="content")
+    flow.require_live(job)
+    if job.messages >= limits.messages:
+        raise Conflict(f"The job has had {job.messages} messages, as many as it may (limits.messages).")
+    message = messages.add(tx, job.id, content=content, by=by)
+    events.append(tx, job.id, NewEvent(EventType.MESSAGE_ADDED, {"number": message.number, "content": content, "by": by}))
+    return message
+
+
+def unanswered(job: Job, said: Sequence[Message]) -> bool:
+    """Whether something was written to a job since its last decision was begun: then it neither succeeds nor is given up."""
+    return any(message.after_step is None or message.after_step == job.step for message in said)
+
+
+def take(tx: Transaction, job: Job, said: Sequence[Message]) -> dict[int, tuple[str, ...]]:
+    """Take up what is new for the decision that is about to begin; all that was said, by the step that it followed.
+
+    A place given once is never changed, so a decision that is tried again sees the same, and what came since after it.
+    """
+    new = [message.number for message in said if message.after_step is None]
+    if new:
+        messages.take(tx, job.id, job.step)
+        events.append(tx, job.id, NewEvent(EventType.MESSAGE_TAKEN, {"numbers": new, "after_step": job.step}))
+    shown = by_step(said)
+    if new:
+        shown[job.step] = (*shown.get(job.step, ()), *(message.content for message in said if message.after_step is None))
+    return shown

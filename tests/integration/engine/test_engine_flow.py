@@ -257,7 +257,6 @@ def test_a_worker_that_dies_in_a_held_call(make: Make, database: Database, *, re
 def test_a_planner_that_dies_in_a_held_job(make: Make) -> None:
     def die(*_: object) -> None:
         pause(stepper, job)
-        stepper.leases_run_out()
         raise KeyboardInterrupt
 
     model = ScriptedModel([finish()], on_decide=once(die))
@@ -265,6 +264,7 @@ def test_a_planner_that_dies_in_a_held_job(make: Make) -> None:
     job = stepper.submit()
     with pytest.raises(KeyboardInterrupt):
         stepper.ring()
+    stepper.leases_run_out()
     assert stepper.job(job).status is JobStatus.RUNNING
     rest(stepper)
     assert paused(stepper.job(job))

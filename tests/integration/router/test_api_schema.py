@@ -84,7 +84,7 @@ def test_the_document_describes_keys_errors_and_everything_there_is(client: http
         "/v1/jobs/{job_id}/calls/{call_id}/observation", "/v1/jobs/{job_id}/artifacts", "/v1/jobs/{job_id}/artifacts/{artifact_id}/content",
         "/v1/artifacts/{artifact_id}", "/v1/artifacts/{artifact_id}/content", "/v1/files", "/v1/files/{file_id}",
         "/v1/files/{file_id}/content", "/v1/jobs/{job_id}/pause", "/v1/jobs/{job_id}/resume",
-        "/v1/jobs/{job_id}/extend", "/v1/usage",
+        "/v1/jobs/{job_id}/messages", "/v1/jobs/{job_id}/extend", "/v1/usage",
     }  # fmt: skip
     for path, operations in document["paths"].items():
         for operation in operations.values():

@@ -1,4 +1,4 @@
-"""Jobs steered over HTTP: pause and resume."""
+"""Jobs steered over HTTP: pause, resume, messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from dualtrack.db import claims, jobs
+from dualtrack.db import claims, jobs, messages
 from dualtrack.db.presence import Presence
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.waiting import Hold
@@ -14,7 +14,7 @@ from dualtrack.engine import flow
 from dualtrack.engine.runtime import Runtime
 from dualtrack.tools.registry import Registry
 
-from .conftest import Api
+from .conftest import Api, MakeApi
 
 
 def submit(client: httpx.Client, **spec: Any) -> str:
@@ -78,4 +78,53 @@ def test_another_tenants_job_can_not_be_steered(api: Api, client: httpx.Client) 
         for what in ("pause", "resume"):
             assert other.post(f"/v1/jobs/{job_id}/{what}").status_code == 404
             assert other.post(f"/v1/jobs/nonsense/{what}").status_code == 404
+        assert other.post(f"/v1/jobs/{job_id}/messages", json={"content": "x"}).status_code == 404
+        assert other.get(f"/v1/jobs/{job_id}/messages").status_code == 404
     assert client.get(f"/v1/jobs/{job_id}").json()["status"] == "queued"
+
+
+def test_messages_are_kept_in_order_and_listed(api: Api, client: httpx.Client) -> None:
+    job_id = submit(client)
+    for n in range(1, 4):
+        made = client.post(f"/v1/jobs/{job_id}/messages", json={"content": f"message {n}"})
+        assert made.status_code == 201
+        assert (made.json()["number"], made.json()["content"], made.json()["after_step"]) == (n, f"message {n}", None)
+    page = client.get(f"/v1/jobs/{job_id}/messages?limit=2").json()
+    assert ([row["number"] for row in page["data"]], page["has_more"], page["next_cursor"]) == ([1, 2], True, 2)
+    page = client.get(f"/v1/jobs/{job_id}/messages?after=2").json()
+    assert ([row["number"] for row in page["data"]], page["has_more"], page["next_after"]) == ([3], False, 3)
+    assert client.get(f"/v1/jobs/{job_id}/messages?nonsense=1").status_code == 400
+    with api.database.transaction() as tx:
+        messages.take(tx, job_id, 0)
+    assert [row["after_step"] for row in client.get(f"/v1/jobs/{job_id}/messages").json()["data"]] == [0, 0, 0]
+    told = [event["type"] for event in client.get(f"/v1/jobs/{job_id}/events").json()["data"]]
+    assert told == ["job.queued", "message.added", "message.added", "message.added"]
+
+
+def test_the_same_message_sent_again_is_one(client: httpx.Client) -> None:
+    job_id = submit(client)
+    path, headers = f"/v1/jobs/{job_id}/messages", {"idempotency-key": "m1"}
+    first, again = (client.post(path, json={"content": "x"}, headers=headers) for _ in range(2))
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+    assert client.post(path, json={"content": "y"}, headers=headers).json()["error"]["code"] == "idempotency_key_reused"
+    assert client.post(f"/v1/jobs/{submit(client)}/messages", json={"content": "x"}, headers=headers).status_code == 409
+    assert len(client.get(path).json()["data"]) == 1
+
+
+def test_messages_that_can_not_be_sent_say_why(client: httpx.Client, make_api: MakeApi) -> None:
+    job_id = submit(client)
+    path = f"/v1/jobs/{job_id}/messages"
+    for body in ({}, {"content": ""}, {"content": " \n"}, {"content": 1}, {"content": "x", "more": 1}, {"content": "a\0b"}):
+        assert client.post(path, json=body).status_code == 400, body
+    assert client.post(path, json={"content": "a\0b"}).json()["error"]["param"] == "content"
+    long = client.post(path, json={"content": "x" * (PlatformLimits().message_chars + 1)})
+    assert (long.status_code, long.json()["error"]["param"]) == (413, "content")
+    client.post(f"/v1/jobs/{job_id}/cancel").raise_for_status()
+    assert client.post(path, json={"content": "x"}).status_code == 409
+    assert client.get(path).json()["data"] == []
+    with make_api(messages=1) as other, other.client(other.new_key()[1]) as few:
+        job_id = submit(few)
+        assert few.post(f"/v1/jobs/{job_id}/messages", json={"content": "x"}).status_code == 201
+        refused = few.post(f"/v1/jobs/{job_id}/messages", json={"content": "x"})
+        assert (refused.status_code, "limits.messages" in refused.json()["error"]["message"]) == (409, True)
