@@ -26,6 +26,8 @@ class Subject(StrEnum):
     STEPS = "steps"
     CALLS = "calls"
     EVENTS = "events"
+    APPROVALS = "approvals"
+    MESSAGES = "messages"
     OBJECTS = "objects"
 
 

@@ -8,13 +8,20 @@ from typing import Final
 from sqlalchemy import Connection, text
 
 from dualtrack.db.engine import Database
-from dualtrack.doctor import calls, events, jobs, steps, usage
+from dualtrack.doctor import calls, events, jobs, steps, usage, waiting
 from dualtrack.doctor.check import FIRST, Finding, Subject
 from dualtrack.doctor.run import run
 from dualtrack.domain.errors import NotFound
 
-CHECKS: Final = (*events.CHECKS, *steps.CHECKS, *jobs.CHECKS, *calls.CHECKS, *usage.CHECKS)
-_JOB_COLUMN: Final = {Subject.JOBS: "id", Subject.STEPS: "job_id", Subject.CALLS: "job_id", Subject.EVENTS: "job_id"}
+CHECKS: Final = (*events.CHECKS, *steps.CHECKS, *jobs.CHECKS, *calls.CHECKS, *waiting.CHECKS, *usage.CHECKS)
+_JOB_COLUMN: Final = {
+    Subject.JOBS: "id",
+    Subject.STEPS: "job_id",
+    Subject.CALLS: "job_id",
+    Subject.EVENTS: "job_id",
+    Subject.APPROVALS: "job_id",
+    Subject.MESSAGES: "job_id",
+}
 
 
 def examine(database: Database, *, job_id: str | None = None, first: int = FIRST) -> Iterator[Finding]:

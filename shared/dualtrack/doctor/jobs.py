@@ -13,15 +13,15 @@ CHECKS: Final = (
     Check(
         name="jobs.woken",
         subject=Subject.JOBS,
-        promise="every live job is due, claimed, told to stop, or has an open call that is due or claimed",
+        promise="every live job is due, claimed, told to stop, waiting, or has an open call that is due, claimed or held",
         # A job that was told to stop is found by the scheduler as it is; see db.jobs.stopped.
         sql="""
             SELECT j.id AS job_id, j.id AS subject, format('%s, phase %s, nothing due or claimed', j.status, j.phase) AS detail
             FROM jobs j
-            WHERE j.finished_at IS NULL AND j.stopping IS NULL AND CASE j.phase
+            WHERE j.finished_at IS NULL AND j.stopping IS NULL AND j.status <> 'waiting' AND CASE j.phase
                 WHEN 'plan' THEN j.due_at IS NULL AND j.owner IS NULL
                 ELSE NOT EXISTS (
-                    SELECT FROM calls c WHERE c.job_id = j.id AND c.finished_at IS NULL AND (c.due_at IS NOT NULL OR c.owner IS NOT NULL)
+                    SELECT FROM calls c WHERE c.job_id = j.id AND c.finished_at IS NULL AND num_nonnulls(c.due_at, c.owner, c.held) > 0
                 )
             END
         """,

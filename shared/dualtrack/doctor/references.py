@@ -29,7 +29,9 @@ _ROWS: Final = (
     f"SELECT observation_key, {UNKNOWN_SIZE}, job_id, 'observation of ' || id FROM calls WHERE observation_key IS NOT NULL",
 )
 _MANIFESTS: Final = (
-    "SELECT tenant_id, workspace AS digest, id AS job_id, last_seq AS seq FROM jobs WHERE workspace IS NOT NULL",
+    "SELECT tenant_id, first_workspace AS digest, id AS job_id, 0 AS seq FROM jobs WHERE first_workspace IS NOT NULL",
+    "SELECT tenant_id, workspace, id AS job_id, last_seq FROM jobs WHERE workspace IS NOT NULL",
+    "SELECT tenant_id, workspace, job_id, step FROM calls WHERE workspace IS NOT NULL",
     """SELECT j.tenant_id, e.data->>'workspace', e.job_id, e.seq FROM events e JOIN jobs j ON j.id = e.job_id
         WHERE e.type = 'call.finished' AND e.data->>'workspace' IS NOT NULL""",
 )

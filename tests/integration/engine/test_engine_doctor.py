@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import insert, text
 
-from dualtrack.db import files
+from dualtrack.db import events, files
 from dualtrack.db.engine import Database
+from dualtrack.db.tables import messages
 from dualtrack.doctor import examination, objects, references
-from dualtrack.doctor.check import FIRST
+from dualtrack.doctor.check import FIRST, Subject
 from dualtrack.domain.errors import NotFound
+from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
-from dualtrack.domain.limits import PlatformLimits
 from dualtrack.objects.blobs import BlobStore
-from dualtrack.objects.workspace import InputFile, WorkspaceStore
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.stepper import Stepper
 
@@ -123,6 +122,47 @@ LIVE = [
 ]
 
 
+WAITING = [
+    ("jobs.waiting", "UPDATE calls SET held = NULL WHERE job_id = :job"),
+    ("jobs.waiting", "UPDATE jobs SET reason = 'budget' WHERE id = :job"),
+    ("jobs.waiting", "UPDATE jobs SET waiting_until = NULL WHERE id = :job"),
+    ("calls.held", "UPDATE approvals SET status = 'expired', decided_at = now() WHERE job_id = :job"),
+    ("calls.held", "UPDATE calls SET held = 'child', created_at = now() - interval '1 hour' WHERE job_id = :job"),
+    ("approvals.pending", "UPDATE calls SET held = NULL WHERE job_id = :job"),
+    ("approvals.bound", "UPDATE calls SET attempt = 1 WHERE job_id = :job AND guarded"),
+    ("messages.numbered", "UPDATE messages SET number = 2 WHERE job_id = :job"),
+    ("messages.numbered", "DELETE FROM messages WHERE job_id = :job"),
+]
+
+
+@pytest.fixture
+def waiting(make: Make, database: Database) -> Job:
+    """A job that waits for consent, with a message that nobody has taken up."""
+    asks = {"policies": [{"tool": "shell", "action": "ask", "message": "Look first."}]}
+    stepper = make([shell("echo one > a"), finish()])
+    job = stepper.submit(agent=asks)
+    while stepper.ring():
+        pass
+    job = stepper.job(job)
+    assert job.status == "waiting"
+    with database.transaction() as tx:
+        tx.connection.execute(insert(messages).values(job_id=job.id, number=1, content="hurry", added_by="key_x"))
+        events.append(tx, job.id, NewEvent(EventType.MESSAGE_ADDED, {"number": 1, "content": "hurry", "by": "key_x"}))
+    return job
+
+
+def test_a_healthy_waiting_job(database: Database, waiting: Job) -> None:
+    assert broken(database) == {}
+    assert {finding.subject: finding.looked_at for finding in examination.examine(database)}[Subject.APPROVALS] == 1
+
+
+@pytest.mark.parametrize(("check", "statement"), WAITING)
+def test_damage_to_a_waiting_job_is_found(database: Database, waiting: Job, check: str, statement: str) -> None:
+    damage(database, statement, job=waiting.id)
+    assert check in broken(database)
+    assert check in broken(database, waiting.id)
+
+
 @pytest.mark.parametrize(("check", "statement"), ENDED)
 def test_damage_to_an_ended_job_is_found(database: Database, ended: Job, check: str, statement: str) -> None:
     damage(database, statement, job=ended.id)
@@ -169,12 +209,11 @@ def kept(make: Make, store: MemoryStore, database: Database) -> Job:
 def test_healthy_objects(database: Database, store: MemoryStore, kept: Job) -> None:
     found = {finding.name: finding for finding in objects.examine_objects(database, store)}
     assert [finding.name for finding in found.values() if not finding.holds] == []
-    assert found["objects.manifests"].looked_at == 2  # the second job's snapshots equal the first's
-    # input, data, more, two manifests, two observations; not the first workspace, which only its own row will name
-    assert found["objects.present"].looked_at == 7
+    assert found["objects.manifests"].looked_at == 3  # the second job's snapshots equal the first's
+    assert found["objects.present"].looked_at == 8  # input, data, more, three manifests, two observations
     one = {finding.name: finding for finding in objects.examine_objects(database, store, job_id=kept.id)}
     assert list(one) == ["objects.manifests", "objects.present"]
-    assert one["objects.present"].looked_at == 6
+    assert one["objects.present"].looked_at == 7
     assert all(finding.holds for finding in one.values())
 
 
@@ -182,10 +221,9 @@ def test_healthy_objects(database: Database, store: MemoryStore, kept: Job) -> N
 def test_every_missing_or_changed_object_is_found(database: Database, store: MemoryStore, kept: Job, of_one_job: bool) -> None:
     job_id = kept.id if of_one_job else None
     healthy = {item.key: store.get(item.key) for item in store.stored("")}
-    first = WorkspaceStore(store, kept.tenant_id, PlatformLimits()).from_inputs([InputFile("in", 5, hashlib.sha256(b"input").hexdigest())])
     others = {key for key in healthy if f"/{kept.tenant_id}/job_" in key and kept.id not in key} if of_one_job else set()
     for key, data in healthy.items():
-        if key in others or first in key:
+        if key in others:
             continue
         store.delete(key)
         assert any(key.split("/")[-1] in line for lines in broken_objects(database, store, job_id).values() for line in lines), key
@@ -214,7 +252,7 @@ def test_the_listing_is_taken_in_pages(database: Database, store: MemoryStore, m
 
 
 def test_every_check_has_its_damage() -> None:
-    assert {name for name, _ in (*ENDED, *LIVE)} == set(_CHECKS)
+    assert {name for name, _ in (*ENDED, *LIVE, *WAITING)} == set(_CHECKS)
     assert len(_CHECKS) == len(examination.CHECKS)
 
 
