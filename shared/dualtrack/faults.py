@@ -93,6 +93,10 @@ class Fault(StrEnum):
     SCHEDULER_PUSHED_BACK = "scheduler.pushed-back"
     """They are; none of them is rung."""
     SCHEDULER_RUNG = "scheduler.rung"
+    DELIVERY_CLAIMED = "delivery.claimed"
+    """A webhook's delivery is this scheduler's; nothing is sent."""
+    DELIVERY_SENT = "delivery.sent"
+    """The endpoint has answered; nothing is written."""
 
 
 class Action(StrEnum):

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from dualtrack import __version__
-from router import artifacts, budgets, chat, docs, errors, events, files, health, jobs, metrics, models, steering, steps
+from router import artifacts, budgets, chat, docs, errors, events, files, health, jobs, metrics, models, steering, steps, webhooks
 from router.auth import Keys
 from router.body import BodyGate
 from router.docs import DOCS
@@ -32,6 +32,7 @@ _TAGS: Final = [
     {"name": "jobs", "description": "The deep track."},
     {"name": "artifacts", "description": "Files that jobs kept."},
     {"name": "files", "description": "Files for jobs to work on."},
+    {"name": "webhooks", "description": "Who is told of jobs, signed by the Standard Webhooks specification."},
     {"name": "models", "description": "What `model` may be."},
     {"name": "operations", "description": "For whoever runs the platform; no key needed."},
 ]
@@ -83,7 +84,7 @@ def create_app(services: RouterServices) -> FastAPI:
     app.state.keys = Keys(services.runtime.database)
     errors.install(app)
     docs.install(app)
-    for module in (chat, models, jobs, steering, budgets, events, steps, artifacts, files, health, metrics):
+    for module in (chat, models, jobs, steering, budgets, events, steps, artifacts, files, webhooks, health, metrics):
         app.include_router(module.router)
 
     @app.get("/", summary="Where everything is", tags=["operations"])

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 from starlette.datastructures import QueryParams
 
-from dualtrack.db import jobs
+from dualtrack.db import jobs, webhooks
 from dualtrack.domain.errors import InvalidRequest, NotFound
 from dualtrack.domain.ids import is_id
 from dualtrack.domain.job import JobSpec, Name
@@ -79,7 +79,12 @@ def submit(
     if not new:
         response.status_code = 200
     response.headers["Location"] = f"/v1/jobs/{job.id}"
-    return JobView.of(job)
+    secret = None
+    if job.spec.webhook is not None:
+        with runtime.database.transaction() as tx:
+            webhook = webhooks.of_job(tx, job.id, caller.tenant_id)
+        secret = webhook.secret if webhook else None
+    return JobView.of(job, webhook_secret=secret)
 
 
 @router.get(

@@ -15,6 +15,7 @@ from dualtrack.domain.message import Message
 from dualtrack.domain.step import Artifact, Call, Step, StoredFile
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Hold
+from dualtrack.domain.webhook import JobWebhook
 from dualtrack.engine.ending import usage_data
 
 Item = TypeVar("Item")
@@ -73,6 +74,7 @@ class JobView(BaseModel):
     checks: list[str]
     outputs: list[str] = Field(description="Workspace paths of files that must exist at the end; they are saved as artifacts.")
     metadata: dict[str, str]
+    webhook: JobWebhook | None = Field(description="Who is told of it; the secret only in the answer to its submission.")
     priority: int
     last_seq: int = Field(description="Number of its newest event.")
     trace_id: str | None = Field(description="OpenTelemetry trace of all that is done for it.")
@@ -82,7 +84,7 @@ class JobView(BaseModel):
     deadline_at: datetime = Field(description="When its wall time is used up; moves on by the time that it waits.")
 
     @classmethod
-    def of(cls, job: Job) -> JobView:
+    def of(cls, job: Job, *, webhook_secret: str | None = None) -> JobView:
         """The view of a job."""
         spec = job.spec
         return cls(
@@ -104,6 +106,7 @@ class JobView(BaseModel):
             checks=list(spec.checks),
             outputs=list(spec.outputs),
             metadata=spec.metadata,
+            webhook=spec.webhook and spec.webhook.model_copy(update={"secret": webhook_secret}),
             priority=spec.priority,
             last_seq=job.last_seq,
             trace_id=job.traceparent.split("-")[1] if job.traceparent.count("-") == 3 else None,  # noqa: PLR2004 - W3C trace context

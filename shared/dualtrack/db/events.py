@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from sqlalchemy import insert, select, update
 
@@ -36,6 +37,12 @@ def page(tx: Transaction, job_id: str, *, after: int, limit: int) -> list[Event]
     """Events with a number above `after`, in order, at most `limit`."""
     rows = tx.connection.execute(select(events).where(events.c.job_id == job_id, events.c.seq > after).order_by(events.c.seq).limit(limit))
     return [Event(row.job_id, row.seq, EventType(row.type), row.data, row.at) for row in rows]
+
+
+def times(tx: Transaction, job_id: str, numbers: Sequence[int]) -> dict[int, datetime]:
+    """When these events happened."""
+    rows = tx.connection.execute(select(events.c.seq, events.c.at).where(events.c.job_id == job_id, events.c.seq.in_(numbers)))
+    return {row.seq: row.at for row in rows}
 
 
 def heads(tx: Transaction, job_ids: Sequence[str]) -> dict[str, tuple[int, bool]]:

@@ -12,6 +12,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
+from dualtrack.db import hook_tables  # noqa: F401 - its tables belong to the same metadata
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import metadata
 from dualtrack.domain.errors import DatabaseUnavailable

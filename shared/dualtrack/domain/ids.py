@@ -10,7 +10,7 @@ import re
 import time
 from typing import Final, Literal
 
-Kind = Literal["job", "call", "file", "art", "key", "appr", "ten", "req", "chatcmpl"]
+Kind = Literal["job", "call", "file", "art", "key", "appr", "ten", "req", "chatcmpl", "wh", "msg", "sched"]
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _LENGTH: Final = 26

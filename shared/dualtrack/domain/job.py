@@ -17,6 +17,7 @@ from dualtrack.domain.policy import MAX_RULES, PolicyRule
 from dualtrack.domain.tool import FINISH_TOOL, PLAN_TOOL, SAVE_TOOL, OnUnknown
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Hold
+from dualtrack.domain.webhook import JobWebhook
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$")]
 Command = Annotated[str, StringConstraints(min_length=1, max_length=4000)]
@@ -100,6 +101,7 @@ class JobSpec(_Frozen):
     metadata: dict[Annotated[str, StringConstraints(min_length=1, max_length=64)], Annotated[str, StringConstraints(max_length=512)]] = (
         Field(default_factory=dict, description="Up to 16 strings of your own, returned and filtered on.")
     )
+    webhook: JobWebhook | None = Field(None, description="Who is told of this job, besides the tenant's webhooks.")
     priority: StrictInt = Field(0, ge=0, le=9, description="Higher is taken up first where the broker supports it.")
 
     @field_validator("outputs")

@@ -15,6 +15,7 @@ from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import ApprovalStatus
+from dualtrack.engine import notices
 from dualtrack.telemetry import genai, tracing
 
 _PLATFORM: Final = "platform"
@@ -61,7 +62,7 @@ def end_job(
     job = jobs.get(tx, job_id)
     data: dict[str, object] = {"steps": job.step, "usage": usage_data(job.usage)}
     data |= {key: value for key, value in (("reason", code), ("message", message), ("answer", answer)) if value is not None}
-    events.append(tx, job_id, *dropped, NewEvent(_END_EVENT[status], data))
+    notices.record(tx, job_id, *dropped, NewEvent(_END_EVENT[status], data))
     tx.after_commit(lambda: _export_span(job))
 
 
@@ -131,7 +132,7 @@ def end_unreadable(tx: Transaction, job_id: str, error: RecordUnreadable) -> Non
     dropped = _drop(tx, job_id, steps.open_calls(tx, job_id))
     jobs.end(tx, job_id, JobStatus.FAILED, reason=error.code, message=error.message, answer=None)
     data = {"reason": error.code, "message": error.message}
-    events.append(tx, job_id, *dropped, NewEvent(EventType.JOB_FAILED, data))
+    notices.record(tx, job_id, *dropped, NewEvent(EventType.JOB_FAILED, data))
 
 
 def _drop(tx: Transaction, job_id: str, left: Sequence[Call]) -> list[NewEvent]:

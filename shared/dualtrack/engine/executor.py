@@ -34,7 +34,7 @@ from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
 from dualtrack.domain.text import storable
 from dualtrack.domain.tool import Effect, Observation
-from dualtrack.engine import approvals, flow, ledger, observations
+from dualtrack.engine import approvals, flow, ledger, notices, observations
 from dualtrack.engine.ending import end_job, finish_stop
 from dualtrack.engine.leases import Lease
 from dualtrack.engine.recording import persistently
@@ -257,7 +257,7 @@ class Executor:
                 steps.add_artifact(tx, artifact)
                 shown = {key: artifact[key] for key in ("call_id", "name", "size", "sha256", "content_type")}
                 new.append(NewEvent(EventType.ARTIFACT_SAVED, {"artifact_id": artifact["id"], **shown}))
-            events.append(tx, job.id, *new)
+            notices.record(tx, job.id, *new)
             tx.after_commit(lambda: point(Fault.EXECUTOR_RECORDED, job.id))
             flow.go_on(tx, self._runtime, now)
             point(Fault.EXECUTOR_RECORD, job.id)

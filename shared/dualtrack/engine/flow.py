@@ -20,7 +20,7 @@ from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus, Phase
 from dualtrack.domain.step import Call
 from dualtrack.domain.waiting import Held, Hold, WaitReason
-from dualtrack.engine import budgets, doorbells
+from dualtrack.engine import budgets, doorbells, notices
 from dualtrack.engine.ending import finish_stop
 from dualtrack.engine.runtime import Runtime
 
@@ -87,7 +87,7 @@ def wait(
     if job.status is not JobStatus.WAITING:
         values["waiting_since"] = func.now()
     until = jobs.change_returning_wait(tx, job.id, values)
-    events.append(tx, job.id, NewEvent(EventType.JOB_WAITING, {"reason": reason.value, "message": text, "until": until.isoformat()}))
+    notices.record(tx, job.id, NewEvent(EventType.JOB_WAITING, {"reason": reason.value, "message": text, "until": until.isoformat()}))
 
 
 def hold(tx: Transaction, runtime: Runtime, job: Job, why: Hold, *, by: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dualtrack.db import events, files, idempotency, jobs
+from dualtrack.db import events, files, idempotency, jobs, webhooks
 from dualtrack.db.engine import Transaction
 from dualtrack.db.idempotency import RequestKey
 from dualtrack.domain.errors import InvalidRequest, TooLarge
@@ -18,12 +18,15 @@ from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.policy import NO_REASON, Action, PolicyRule, judge
 from dualtrack.domain.step import StoredFile
 from dualtrack.domain.tool import CHECK_TOOL, SAVE_TOOL
+from dualtrack.domain.webhook import JobWebhook
 from dualtrack.engine import doorbells
 from dualtrack.engine.runtime import Runtime
 from dualtrack.faults import Fault, point
+from dualtrack.net import guard
 from dualtrack.objects.workspace import InputFile, WorkspaceStore
 from dualtrack.telemetry import tracing
 from dualtrack.tools.registry import Registry
+from dualtrack.webhooks.signature import new_secret
 
 
 def check_spec(
@@ -71,6 +74,8 @@ class Prepared:
     spec: JobSpec
     inputs: tuple[InputFile, ...]
     workspace: str | None
+    webhook: JobWebhook | None
+    """With its secret, which `spec` is without: a specification is shown to whoever may see the job."""
 
 
 def submit(
@@ -81,6 +86,7 @@ def submit(
     Raises:
         NotFound: an input file that this tenant does not have.
         InvalidRequest: two inputs at the same path, or one inside the other.
+        AddressRefused: the webhook's address is one that may not be reached.
         IdempotencyMismatch: the key was used with another request.
         StorageUnavailable, DatabaseUnavailable: nothing was accepted.
     """
@@ -97,10 +103,12 @@ def submit(
 
 
 def prepare(runtime: Runtime, *, tenant_id: str, spec: JobSpec) -> Prepared:
-    """Find a job's inputs and make its first workspace, for `create`. Not inside a transaction; may be done in vain.
+    """Find a job's inputs, make its first workspace and look at its webhook's address, for `create`.
+
+    Not inside a transaction; may be done in vain.
 
     Raises:
-        NotFound, InvalidRequest, StorageUnavailable: as `submit`.
+        NotFound, InvalidRequest, AddressRefused, StorageUnavailable: as `submit`.
     """
     with runtime.database.transaction() as tx:
         inputs = _inputs(
@@ -110,7 +118,11 @@ def prepare(runtime: Runtime, *, tenant_id: str, spec: JobSpec) -> Prepared:
         update={"inputs": tuple(item.model_copy(update={"path": file.path}) for item, file in zip(spec.inputs, inputs, strict=True))}
     )
     workspace = WorkspaceStore(runtime.store, tenant_id, runtime.limits).from_inputs(inputs) if inputs else None
-    return Prepared(tenant_id, spec, tuple(inputs), workspace)
+    webhook = spec.webhook
+    if webhook is not None:
+        guard.check(webhook.url, allow=runtime.allow, param="webhook.url")
+        spec = spec.model_copy(update={"webhook": webhook.model_copy(update={"secret": None})})
+    return Prepared(tenant_id, spec, tuple(inputs), workspace, webhook)
 
 
 def create(
@@ -130,6 +142,16 @@ def create(
         request_traceparent=request,
         ring_s=runtime.limits.ring_s,
     )
+    if prepared.webhook is not None:
+        webhooks.add(
+            tx,
+            webhook_id=new_id("wh"),
+            tenant_id=prepared.tenant_id,
+            job_id=job_id,
+            url=prepared.webhook.url,
+            events=prepared.webhook.events,
+            secret=prepared.webhook.secret or new_secret(),
+        )
     inputs = [{"path": item.path, "size": item.size, "sha256": item.sha256} for item in prepared.inputs]
     data = prepared.spec.model_dump(mode="json") | {"inputs": inputs} | dict(source or {})
     events.append(tx, job_id, NewEvent(EventType.JOB_QUEUED, data))

@@ -18,6 +18,7 @@ from dualtrack.domain.reasons import Reason
 from dualtrack.domain.waiting import Hold
 from dualtrack.engine import extension, flow
 from dualtrack.engine.approvals import expire
+from dualtrack.engine.deliveries import Deliverer
 from dualtrack.engine.ending import end_unreadable, finish_stop, request_stop
 from dualtrack.engine.runtime import Runtime
 from dualtrack.faults import Fault, point
@@ -35,16 +36,20 @@ class Scheduler:
         self._runtime = runtime
         self._tick_s = tick_s
         self._last = time.monotonic()
+        self.deliverer: Final = Deliverer(runtime)
 
     def run(self, stop: threading.Event) -> None:
         """Tick until told to stop; a failing tick is logged and the next one tries again."""
-        while not stop.wait(self._tick_s):
-            try:
-                self.tick()
-            except DualtrackError as error:
-                _LOG.warning("tick failed, trying again: %s", error)
-            except Exception:  # noqa: BLE001 - the clock must not stop
-                _LOG.exception("tick failed, trying again")
+        try:
+            while not stop.wait(self._tick_s):
+                try:
+                    self.tick()
+                except DualtrackError as error:
+                    _LOG.warning("tick failed, trying again: %s", error)
+                except Exception:  # noqa: BLE001 - the clock must not stop
+                    _LOG.exception("tick failed, trying again")
+        finally:
+            self.deliverer.close()
 
     def tick(self) -> int:
         """One look: due rows, deadlines, unfinished stops. How many rows were acted on.
@@ -52,7 +57,7 @@ class Scheduler:
         Raises the first failure, after all parts had their turn: nothing that is wrong with one job or the broker stops the others.
         """
         acted, failures = 0, []
-        for part in (self._rings, self._deadlines, self._approvals, self._waits, self._budgets, self._stops):
+        for part in (self._rings, self._deadlines, self._approvals, self._waits, self._budgets, self._stops, self.deliverer.start_due):
             try:
                 acted += part()
             except Exception as error:  # noqa: BLE001 - raised below

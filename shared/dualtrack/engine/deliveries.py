@@ -1,0 +1,110 @@
+"""Sending what the outbox holds: claimed, sent with no transaction open, recorded under the claim's number. At least once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from dualtrack.db import deliveries, webhooks
+from dualtrack.db.engine import assert_no_transaction
+from dualtrack.domain.errors import DualtrackError, NotFound
+from dualtrack.domain.webhook import Delivery, DeliveryStatus, Webhook, pause
+from dualtrack.engine.runtime import Runtime
+from dualtrack.faults import Fault, point
+from dualtrack.webhooks.sender import GONE, Outcome, send
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Deliverer:
+    """A few threads of its own, so that slow endpoints hold up nobody else. Started by need, none while there is nothing to send."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._most = runtime.limits.webhook_in_flight
+        self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="webhook")
+        self._lock = threading.Lock()
+        self._working = 0
+        self._stopping = False
+
+    def start_due(self) -> int:
+        """Have threads send what is due, as many as there is room for; how many were started. Raises `DatabaseUnavailable`."""
+        room = self._most - self._working
+        if room <= 0:
+            return 0
+        with self._runtime.database.transaction() as tx:
+            wanted = deliveries.due(tx, room)
+        for _ in range(wanted):
+            with self._lock:
+                self._working += 1
+            self._pool.submit(self._work)
+        return wanted
+
+    def close(self) -> None:
+        """Send nothing more; returns when what is under way has ended."""
+        self._stopping = True
+        self._pool.shutdown(cancel_futures=True)
+
+    def send_next(self) -> bool:
+        """Send the one delivery that is due for longest; False when there is none. Raises `DatabaseUnavailable`."""
+        with self._runtime.database.transaction() as tx:
+            delivery = deliveries.claim(tx, self._runtime.limits)
+        if delivery is None:
+            return False
+        point(Fault.DELIVERY_CLAIMED, delivery.id)
+        try:
+            with self._runtime.database.transaction() as tx:
+                webhook = webhooks.get(tx, delivery.webhook_id)
+        except NotFound:  # removed meanwhile, and the delivery with it
+            return True
+        self._send(delivery, webhook)
+        return True
+
+    def _send(self, delivery: Delivery, webhook: Webhook) -> None:
+        assert_no_transaction()
+        at = datetime.now(UTC)
+        if webhook.disabled_at is not None:
+            outcome = Outcome(
+                delivered=False, status=None, error=f"The endpoint is disabled: {webhook.disabled_reason}", answer="", latency_s=0
+            )
+        else:
+            outcome = send(delivery, webhook, self._runtime.limits, self._runtime.allow)
+            point(Fault.DELIVERY_SENT, delivery.id)
+        self._record(delivery, webhook, outcome, at)
+
+    def _record(self, delivery: Delivery, webhook: Webhook, outcome: Outcome, at: datetime) -> None:
+        limits = self._runtime.limits
+        entry: dict[str, Any] = {
+            "at": at.isoformat(),
+            "status": outcome.status,
+            "error": outcome.error,
+            "answer": outcome.answer,
+            "latency_s": round(outcome.latency_s, 3),
+        }
+        with self._runtime.database.transaction() as tx:
+            if outcome.delivered:
+                kept = deliveries.finish(tx, delivery, DeliveryStatus.DELIVERED, entry)
+            elif outcome.status == GONE or webhook.disabled_at is not None:
+                kept = deliveries.finish(tx, delivery, DeliveryStatus.FAILED, entry)
+                if outcome.status == GONE:
+                    webhooks.disable(tx, webhook.id, "It answered 410 (gone).")
+            else:
+                kept = deliveries.put_off(tx, delivery, pause(delivery.tries, limits, outcome.retry_after_s), entry, limits)
+        if not kept:
+            _LOG.warning("delivery %s: attempt %s was taken over", delivery.id, delivery.attempt, extra={"job_id": delivery.job_id})
+
+    def _work(self) -> None:
+        """Send until nothing is due."""
+        try:
+            while not self._stopping and self.send_next():
+                pass
+        except DualtrackError as error:
+            _LOG.warning("webhooks wait for the next tick: %s", error)
+        except Exception:  # noqa: BLE001 - the next tick starts another sender
+            _LOG.exception("webhooks wait for the next tick")
+        finally:
+            with self._lock:
+                self._working -= 1

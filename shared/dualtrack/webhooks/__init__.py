@@ -1,0 +1,1 @@
+"""What a webhook's receiver gets, by the Standard Webhooks specification, version 1.0.0."""
