@@ -19,6 +19,7 @@ LOGGED: Final = 50
 """Attempts that a delivery remembers, the newest."""
 LEASE_MARGIN_S: Final = 10.0
 """What a claim lasts beyond the longest attempt."""
+_CLAIM_LOCK: Final = 7_245_110_633
 _NOW: Final = func.clock_timestamp()
 
 
@@ -36,9 +37,9 @@ def due(tx: Transaction, most: int) -> int:
 def claim(tx: Transaction, limits: PlatformLimits) -> Delivery | None:
     """Take the one that is due for longest, with the next fencing token and a lease longer than an attempt may take; None: there is none.
 
-    An endpoint that has its share of attempts under way is left out, so that a slow one keeps others from nothing (two senders that
-    look at the same moment may each take the last of that share).
+    An endpoint that has its share of attempts under way is left out, so that a slow one keeps nothing from the others.
     """
+    tx.connection.execute(select(func.pg_advisory_xact_lock(_CLAIM_LOCK)))  # or two at once would both take the last of a share
     other = deliveries.alias()
     busy = (
         select(other.c.webhook_id)

@@ -38,9 +38,9 @@ def real(api: Api) -> dict[str, str]:
         job_id = client.post("/v1/jobs", json={"instructions": "x", "metadata": {"a": "b"}}).json()["id"]
         client.post(f"/v1/jobs/{job_id}/cancel")
         file_id = client.post("/v1/files", files={"file": ("a.txt", b"x")}).json()["id"]
+        webhook_id = client.post("/v1/webhooks", json={"url": "https://example.com/"}).json()["id"]
     with api.database.transaction() as tx:
         steps.add(tx, job_id=job_id, number=1, thought="", reflection="", note="", model="m", usage=Usage(), latency_s=0)
-        webhook_id = client.post("/v1/webhooks", json={"url": "https://example.com/"}).json()["id"]
     return {"job_id": job_id, "file_id": file_id, "model_id": "fast", "webhook_id": webhook_id, "key": key}
 
 
