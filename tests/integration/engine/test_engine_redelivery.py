@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from dualtrack.db.idempotency import RequestKey
+from dualtrack.domain.errors import DatabaseUnavailable
 from dualtrack.domain.job import JobSpec
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.engine import intake
 from dualtrack.engine.redelivery import Redelivery
 from dualtrack.queues.port import Task
 
-from .conftest import Make, finish, shell
+from .conftest import Make, finish, shell, types
 
 READ = {"tool": "list_files", "arguments": {}}
 
@@ -71,3 +76,21 @@ def test_a_submission_that_is_repeated_rings_again_until_somebody_began(make: Ma
     stepper.doorbell.rings.clear()
     intake.submit(stepper.runtime, tenant_id=stepper.tenant_id, spec=spec, once=once)
     assert list(stepper.doorbell.rings) == []
+
+
+def test_a_commit_whose_answer_is_lost_is_neither_repeated_nor_charged_twice(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    stepper = make([shell("echo 1 >> log"), shell("cat log"), finish()])
+    record, calls = stepper.planner._record, []
+
+    def record_and_lose_the_answer(*arguments: Any) -> None:
+        record(*arguments)
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise DatabaseUnavailable("the connection broke during the commit")
+
+    monkeypatch.setattr(stepper.planner, "_record", record_and_lose_the_answer)
+    job = stepper.run(stepper.submit())
+    assert job.status is JobStatus.SUCCEEDED
+    assert types(stepper, job).count("step.decided") == 3
+    assert "step.dropped" not in types(stepper, job)
+    assert job.usage.total_tokens == sum(step.usage.total_tokens for step in stepper.steps(job))

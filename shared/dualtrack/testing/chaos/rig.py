@@ -37,6 +37,8 @@ WORKERS: Final = ("planner", "planner-2", "executor", "executor-2")
 NAMES: Final = ("router", "router-2", *WORKERS, "scheduler", "scheduler-2")
 CLOCK_S: Final = 600
 _POLL_S: Final = 0.02
+_NO_DISK: Final = 10**15
+"""Bytes that no disk has free."""
 _SETTLE_S: Final = 8.0
 """RabbitMQ 3.10 writes a new quorum queue's membership down some seconds late; killed before, it loses the queue for good."""
 
@@ -146,7 +148,7 @@ class Rig:
 
     def disk_alarm(self, *, on: bool) -> None:
         """Make RabbitMQ believe that its disk is full: it takes no message any more."""
-        self.rabbitmq.control("set_disk_free_limit", "1PB" if on else "100MB")
+        self.rabbitmq.control("set_disk_free_limit", str(_NO_DISK) if on else "100MB")
 
     @contextlib.contextmanager
     def frozen(self, name: str) -> Iterator[None]:

@@ -269,12 +269,14 @@ def _kill_scheduler(fault: Fault, *, short: bool) -> Row:
     row = _kill("scheduler", fault, skip=0, within_s=LEASE_S, short=short)
     losers = ("planner", "planner-2")
 
+    def inject(rig: Rig, clients: Clients) -> float:
+        try:
+            return row.inject(rig, clients)
+        finally:
+            rig.arm(losers)
+
     def before(rig: Rig) -> None:
         row.before(rig)
-        rig.arm(losers, Rule(Fault.PUBLISH, Action.LOSE, times=3))
+        rig.arm(losers, Rule(Fault.PUBLISH, Action.LOSE, times=None))
 
-    def after(rig: Rig) -> None:
-        rig.arm(losers)
-        row.after(rig)
-
-    return Row(row.name, row.what, row.inject, row.within_s, before=before, after=after, short=short)
+    return Row(row.name, row.what, inject, row.within_s, before=before, after=row.after, short=short)
