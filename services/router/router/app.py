@@ -10,7 +10,23 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from dualtrack import __version__
-from router import artifacts, budgets, chat, docs, errors, events, files, health, jobs, metrics, models, steering, steps, webhooks
+from router import (
+    approvals,
+    artifacts,
+    budgets,
+    chat,
+    docs,
+    errors,
+    events,
+    files,
+    health,
+    jobs,
+    metrics,
+    models,
+    steering,
+    steps,
+    webhooks,
+)
 from router.auth import Keys
 from router.body import BodyGate
 from router.docs import DOCS
@@ -30,6 +46,7 @@ Lists are paged by `after` and `limit`. Every answer carries `x-request-id`.
 _TAGS: Final = [
     {"name": "chat", "description": "The fast track."},
     {"name": "jobs", "description": "The deep track."},
+    {"name": "approvals", "description": "What waits for a person: calls that need consent, questions, doubts."},
     {"name": "artifacts", "description": "Files that jobs kept."},
     {"name": "files", "description": "Files for jobs to work on."},
     {"name": "webhooks", "description": "Who is told of jobs, signed by the Standard Webhooks specification."},
@@ -84,7 +101,7 @@ def create_app(services: RouterServices) -> FastAPI:
     app.state.keys = Keys(services.runtime.database)
     errors.install(app)
     docs.install(app)
-    for module in (chat, models, jobs, steering, budgets, events, steps, artifacts, files, webhooks, health, metrics):
+    for module in (chat, models, jobs, steering, budgets, events, approvals, steps, artifacts, files, webhooks, health, metrics):
         app.include_router(module.router)
 
     @app.get("/", summary="Where everything is", tags=["operations"])

@@ -88,6 +88,8 @@ def test_the_document_describes_keys_errors_and_everything_there_is(client: http
         "/v1/jobs/{job_id}/messages", "/v1/jobs/{job_id}/extend", "/v1/usage",
         "/v1/webhooks", "/v1/webhooks/{webhook_id}", "/v1/webhooks/{webhook_id}/rotate",
         "/v1/webhooks/{webhook_id}/deliveries", "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",
+        "/v1/approvals", "/v1/approvals/{approval_id}", "/v1/jobs/{job_id}/approvals",
+        *(f"/v1/approvals/{{approval_id}}/{decision}" for decision in ("approve", "deny", "answer", "resolve")),
     }  # fmt: skip
     for path, operations in document["paths"].items():
         for operation in operations.values():
