@@ -23,6 +23,7 @@ from dualtrack.db.engine import Database
 from dualtrack.db.presence import Presence
 from dualtrack.domain.errors import DualtrackError, InvalidRequest
 from dualtrack.engine.leases import Leases
+from dualtrack.engine.quarantine import Quarantine
 from dualtrack.engine.runtime import Runtime, WorkerRuntime
 from dualtrack.net.addresses import AllowList
 from dualtrack.objects.factory import open_store
@@ -97,13 +98,16 @@ def open_runtime(settings: Settings, service: str, doorbell: Doorbell | None = N
 
 
 @contextmanager
-def worker(runtime: Runtime) -> Iterator[WorkerRuntime]:
-    """A claiming process's heartbeat, for the time of the block."""
+def worker(runtime: Runtime, *, alone: str | None = None) -> Iterator[WorkerRuntime]:
+    """A claiming process's heartbeat, for the time of the block.
+
+    `alone`: the entry point of a process that works on suspect rows; None: this one does.
+    """
     presence = Presence(runtime.database, check_s=runtime.limits.heartbeat_s)
     leases = Leases(runtime.database, presence, runtime.limits)
     leases.start()
     try:
-        yield WorkerRuntime(runtime, presence, leases)
+        yield WorkerRuntime(runtime, presence, leases, None if alone is None else Quarantine(runtime.database, alone))
     finally:
         leases.stop()
 

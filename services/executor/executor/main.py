@@ -6,6 +6,7 @@ import sys
 
 from dualtrack import bootstrap
 from dualtrack.engine.executor import Executor
+from dualtrack.engine.quarantine import only_row
 from dualtrack.engine.redelivery import Redelivery
 from dualtrack.health import HealthFile
 from dualtrack.objects.workdirs import Workdirs
@@ -17,11 +18,17 @@ from dualtrack.sandbox.factory import open_sandbox
 
 def main() -> None:
     """Run until SIGTERM; calls under way are finished first. Exit status 1: it no longer consumed; start it again."""
+    only = only_row()
     with bootstrap.service("executor") as (settings, runtime):
         sandbox = open_sandbox(settings.sandbox, settings.limits.sandbox)
         sandbox.check()
-        with bootstrap.worker(runtime) as worker, Workdirs(settings.sandbox) as workdirs:
-            app = create_app(settings.broker, Task.EXECUTE, Executor(worker, sandbox, workdirs).run, Redelivery(runtime, Task.EXECUTE).ring)
+        alone = None if only is not None else "executor.main"
+        with bootstrap.worker(runtime, alone=alone) as worker, Workdirs(settings.sandbox) as workdirs:
+            executor = Executor(worker, sandbox, workdirs)
+            if only is not None:
+                executor.run(only)
+                return
+            app = create_app(settings.broker, Task.EXECUTE, executor.run, Redelivery(runtime, Task.EXECUTE).ring)
             probes = {
                 "database": runtime.database.check,
                 "broker": Consuming(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads).probe,

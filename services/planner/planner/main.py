@@ -7,6 +7,7 @@ import sys
 
 from dualtrack import bootstrap
 from dualtrack.engine.planner import Planner
+from dualtrack.engine.quarantine import only_row
 from dualtrack.engine.redelivery import Redelivery
 from dualtrack.health import HealthFile
 from dualtrack.models.factory import open_models
@@ -17,13 +18,18 @@ from dualtrack.queues.port import Task
 
 def main() -> None:
     """Run until SIGTERM; decisions under way are finished first. Exit status 1: it no longer consumed; start it again."""
+    only = only_row()
     with (
         bootstrap.service("planner") as (settings, runtime),
         contextlib.closing(open_models(settings.models)) as models,
-        bootstrap.worker(runtime) as worker,
+        bootstrap.worker(runtime, alone=None if only is not None else "planner.main") as worker,
     ):
         models.load()
-        app = create_app(settings.broker, Task.PLAN, Planner(worker, models.gateway).advance, Redelivery(runtime, Task.PLAN).ring)
+        planner = Planner(worker, models.gateway)
+        if only is not None:
+            planner.advance(only)
+            return
+        app = create_app(settings.broker, Task.PLAN, planner.advance, Redelivery(runtime, Task.PLAN).ring)
         probes = {
             "database": runtime.database.check,
             "broker": Consuming(app, settings.broker, Task.PLAN, settings.workers.planner_threads).probe,

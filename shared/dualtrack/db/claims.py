@@ -11,8 +11,9 @@ from sqlalchemy import ColumnElement, Row, Select, Table, and_, func, or_, selec
 from dualtrack.db.engine import Transaction
 from dualtrack.db.presence import DEAD_OWNER_SQL
 from dualtrack.db.tables import api_keys, calls, jobs
+from dualtrack.domain.errors import NotFound
 from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
-from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.limits import SUSPECT_TRIES, PlatformLimits
 
 Kind = Literal["jobs", "calls"]
 _TABLES: Final = {"jobs": jobs, "calls": calls}
@@ -45,8 +46,15 @@ def _workable(kind: Kind) -> ColumnElement[bool]:
     return and_(calls.c.status.in_([CallStatus.PENDING, CallStatus.RUNNING]), calls.c.due_at.is_not(None))
 
 
-def claim(tx: Transaction, kind: Kind, row_id: str, owner: int, limits: PlatformLimits) -> Row[Any] | None:
+def _claimable(kind: Kind) -> ColumnElement[bool]:
+    table = _TABLES[kind]
+    return and_(_workable(kind), or_(table.c.not_before.is_(None), table.c.not_before <= _NOW), unclaimed(table))
+
+
+def claim(tx: Transaction, kind: Kind, row_id: str, owner: int, limits: PlatformLimits, *, suspects: bool = True) -> Row[Any] | None:
     """Take the row over with the next fencing token; None when it is done, pausing after a failure, or somebody living works on it.
+
+    `suspects`: one that was tried `SUSPECT_TRIES` times without a record as well.
 
     A job's row has two more columns: `key_limited`, whether its key has a limit of its own on what it may use in a day, and `time_over`,
     whether its wall time is used up.
@@ -65,11 +73,21 @@ def claim(tx: Transaction, kind: Kind, row_id: str, owner: int, limits: Platform
     }
     if kind == "calls":
         values["status"] = CallStatus.RUNNING.value
-    ready = or_(table.c.not_before.is_(None), table.c.not_before <= _NOW)
-    statement = update(table).where(table.c.id == row_id, _workable(kind), ready, unclaimed(table)).values(values).returning(*table.c)
+    statement = update(table).where(table.c.id == row_id, _claimable(kind)).values(values).returning(*table.c)
+    if not suspects:
+        statement = statement.where(table.c.tries < SUSPECT_TRIES)
     if kind == "jobs":
         statement = statement.returning(_KEY_LIMITED, (jobs.c.deadline_at <= _NOW).label("time_over"))
     return tx.connection.execute(statement).one_or_none()
+
+
+def suspect(tx: Transaction, kind: Kind, row_id: str) -> bool:
+    """Whether the row could be claimed by a process that takes suspects, and by no other. Raises `NotFound`."""
+    table = _TABLES[kind]
+    found = tx.connection.execute(select(and_(_claimable(kind), table.c.tries >= SUSPECT_TRIES)).where(table.c.id == row_id)).scalar()
+    if found is None:
+        raise NotFound(f"There is no row {row_id!r} in {kind}.")
+    return bool(found)
 
 
 def renew(tx: Transaction, kind: Kind, held: list[tuple[str, int]], limits: PlatformLimits) -> dict[str, bool]:

@@ -22,6 +22,8 @@ Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+SUSPECT_TRIES = 2
+"""Claims without a record after which a row may be what kills its workers: from then on a process of its own works on it."""
 PRESENCE_RETURN_S = 6.0
 """After a start of the database server, workers have this long to come back before a missing session lock means death."""
 

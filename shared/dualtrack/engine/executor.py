@@ -71,13 +71,18 @@ class Executor:
         self._workdirs = workdirs
 
     def run(self, call_id: str) -> None:
-        """Run the call, if it is due and nobody else is at it. Raises only `DatabaseUnavailable`: then nothing was recorded."""
+        """Run the call, if it is due and nobody else is at it. Raises `NotFound` for no call's id.
+
+        `DatabaseUnavailable` means that nothing was recorded.
+        """
         try:
             claimed = self._claim(call_id)
         except RecordUnreadable as error:  # the planner ends such a job, with its calls, as soon as it is due
             _LOG.error("%s", error, extra={"call_id": call_id})
             return
         if claimed is None:
+            if self._worker.quarantine is not None:
+                self._worker.quarantine.take("calls", call_id)
             return
         job, call = claimed
         with self._worker.leases.hold("calls", call.id, call.attempt) as lease:
@@ -92,7 +97,9 @@ class Executor:
         with self._runtime.database.transaction() as tx:
             # Everybody locks the job before its calls, so no two transactions wait for each other.
             job = jobs.get(tx, steps.call(tx, call_id).job_id, lock=True)
-            row = claims.claim(tx, "calls", call_id, self._worker.presence.key, self._runtime.limits)
+            row = claims.claim(
+                tx, "calls", call_id, self._worker.presence.key, self._runtime.limits, suspects=self._worker.quarantine is None
+            )
             if row is None:
                 return None
             call = call_of(row)
@@ -119,7 +126,10 @@ class Executor:
         if not approvals.permits(tx, call):  # nothing leads here: should anything, it ends here
             return Reason.NOT_APPROVED, "needs an approval of its arguments and has none."
         if call.tries > self._runtime.limits.attempts:
-            return Reason.ATTEMPTS_EXHAUSTED, f"was tried {call.tries - 1} times and never recorded; see call.retrying events and logs."
+            return (
+                Reason.ATTEMPTS_EXHAUSTED,
+                f"was tried {call.tries - 1} times and whoever ran it died or froze each time.",
+            )
         return None
 
     def _act(self, job: Job, call: Call, lease: Lease) -> None:

@@ -68,7 +68,7 @@ class Planner:
         """Take the job one decision further, if it is due and nobody else is at it.
 
         Raises nothing for what the model, the provider, a newer attempt or a fault of ours did: that is written down.
-        `DatabaseUnavailable` means that nothing was; the lease runs out and the scheduler rings again.
+        `DatabaseUnavailable` means that nothing was; the lease runs out and the scheduler rings again. `NotFound`: no job has that id.
         """
         self._history.warm(self._runtime.database, job_id)
         try:
@@ -79,6 +79,8 @@ class Planner:
                 end_unreadable(tx, job_id, error)
             return
         if claimed is None:
+            if self._worker.quarantine is not None:
+                self._worker.quarantine.take("jobs", job_id)
             return
         job, history, said = claimed
         attributes: dict[str, str | int] = {genai.JOB_ID: job.id, genai.STEP: job.step + 1, genai.ATTEMPT: job.attempt}
@@ -97,7 +99,9 @@ class Planner:
     def _claim(self, job_id: str) -> tuple[Job, list[Step], Said] | None:
         """The job, claimed, the steps that matter now and what its user wrote; None when there is nothing to decide (any more)."""
         with self._runtime.database.transaction() as tx:
-            row = claims.claim(tx, "jobs", job_id, self._worker.presence.key, self._runtime.limits)
+            row = claims.claim(
+                tx, "jobs", job_id, self._worker.presence.key, self._runtime.limits, suspects=self._worker.quarantine is None
+            )
             if row is None:
                 return None
             job = job_of(row)
@@ -131,7 +135,7 @@ class Planner:
         if job.tries > self._runtime.limits.attempts:
             end = (
                 Reason.ATTEMPTS_EXHAUSTED,
-                f"The next step was tried {job.tries - 1} times and never recorded; see step.retrying events and logs.",
+                f"The next step was tried {job.tries - 1} times and whoever planned it died or froze each time.",
             )
         elif job.malformed >= self._runtime.limits.malformed_actions:
             end = Reason.MALFORMED_ACTIONS, f"The model gave {job.malformed} answers in a row that are no action; try a stronger model."

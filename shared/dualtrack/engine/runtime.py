@@ -9,6 +9,7 @@ from dualtrack.db.presence import Presence
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.policy import PolicyRule
 from dualtrack.engine.leases import Leases
+from dualtrack.engine.quarantine import Quarantine
 from dualtrack.net.addresses import AllowList
 from dualtrack.objects.port import ObjectStore
 from dualtrack.queues.port import Doorbell
@@ -37,3 +38,5 @@ class WorkerRuntime:
     base: Runtime
     presence: Presence
     leases: Leases
+    quarantine: Quarantine | None = None
+    """Where suspect rows go; None: this process works on them like on any other."""
