@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 from sqlalchemy import select
 
 from dualtrack.db.tables import calls
