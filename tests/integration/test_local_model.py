@@ -19,7 +19,7 @@ from dualtrack.domain.tool import Effect, ToolSpec
 from dualtrack.models.catalog import build_catalog
 from dualtrack.models.gateway import LiteLLMGateway
 from dualtrack.models.local_server import LocalModelServer
-from dualtrack.models.port import DecisionRequest
+from dualtrack.models.port import DecisionRequest, PastCall, PastStep, SummaryRequest
 from dualtrack.models.weights import CATALOGUE, local_cache
 from dualtrack.settings import LocalModelSettings, ModelsSettings
 
@@ -89,6 +89,22 @@ def test_it_acts_by_json(gateway: LiteLLMGateway) -> None:
     assert call.tool == "execute_python"
     assert isinstance(call.arguments["code"], str)
     assert decision.usage.cost_usd == 0
+
+
+@pytest.mark.timeout(900)
+def test_it_writes_a_summary_to_go_on_from(gateway: LiteLLMGateway) -> None:
+    call = PastCall("execute_python", {"code": "print(sum(range(101)))"}, ok=True, observation="5050")
+    context = DecisionRequest(
+        model="deep",
+        system="You do jobs with tools.",
+        task="Add the numbers from 0 to 100 and write the total into total.txt.",
+        tools=(EXECUTE, FINISH),
+        steps=[PastStep("I add them up.", (call,))],
+    )
+    summary = gateway.summarise(SummaryRequest(context, most_chars=1600))
+    assert "5050" in summary.text
+    assert "total.txt" in summary.text
+    assert summary.usage.output_tokens > 0
 
 
 @pytest.mark.timeout(900)

@@ -1,4 +1,4 @@
-"""When a context is compacted and what is kept; what the platform itself writes where no model does."""
+"""When a context is compacted, and what is kept whatever a model writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.engine.compaction import KEEP_STEPS, LEAST_CHARS, WINDOW_SHARE, WORTH_STEPS, Cut, Room, Way, due, refused, room
-from dualtrack.engine.digests import cut, digest, with_plan
+from dualtrack.engine.digests import composed, cut
 from dualtrack.models.port import DecisionRequest, PastCall, PastStep
 
 from .test_context import job, step
@@ -64,15 +64,15 @@ def test_whatever_is_refused_is_compacted_only_so_often(step: int, compacted: in
     assert refused(now) is None
 
 
-@given(text=st.text(max_size=600), most=st.integers(100, 500))
+@given(text=st.text(max_size=600), most=st.integers(60, 500))
 def test_a_cut_text_is_never_longer_than_asked_for_and_keeps_both_ends(text: str, most: int) -> None:
     found = cut(text, most)
     assert len(found) <= most
     if len(text) <= most:
         assert found == text
     else:
-        assert found.startswith(text[:30])
-        assert found.endswith(text[-10:])
+        assert found.startswith(text[:10])
+        assert found.endswith(text[-5:])
 
 
 def past(n: int) -> PastStep:
@@ -85,32 +85,40 @@ def context(steps: int, *, summarised: int = 0, summary: str = "") -> DecisionRe
 
 
 @given(
-    steps=st.integers(0, 40), most=st.integers(LEAST_CHARS, 4000), summary=st.sampled_from(["", "Half is done.", "x" * 9000]),
-    plan=st.lists(st.builds(dict, title=st.text(max_size=300), status=st.just("done")), max_size=20),
+    steps=st.integers(0, 40), most=st.integers(LEAST_CHARS, 4000), summary=st.sampled_from(["Half is done.", "x" * 9000]),
+    written=st.sampled_from(["", "All is done.", "y" * 9000]), plan=st.lists(st.builds(dict, title=st.text(max_size=300)), max_size=20),
 )  # fmt: skip
-def test_the_platforms_own_summary_is_bounded_and_ends_with_the_plan(
-    steps: int, most: int, summary: str, plan: list[dict[str, str]]
+def test_what_stands_for_older_steps_is_bounded_and_holds_words_records_and_plan(
+    steps: int, most: int, summary: str, written: str, plan: list[dict[str, str]]
 ) -> None:
-    found = with_plan(digest(context(steps, summarised=7, summary=summary), most), plan, most)
-    assert 0 < len(found) <= most
+    found = composed(written, context(steps, summarised=7, summary=summary), plan, most)
+    assert len(found) <= most
+    assert found.startswith((written or summary)[:12])
+    assert ("From the platform's records:" in found) is bool(steps)
     assert ("The plan as it stood then:" in found) is bool(plan)
 
 
-def test_the_platforms_own_summary_drops_the_middle_with_a_note() -> None:
-    found = digest(context(40, summarised=10, summary="Half is done."), 1000)
+def test_the_last_steps_are_kept_on_record_whatever_the_model_wrote() -> None:
+    found = composed("All is well.", context(40, summarised=10, summary="Half is done."), [], 1000)
     lines = found.splitlines()
-    assert lines[:2] == ["(From the platform's records.)", "Half is done."]
-    assert lines[2].startswith("[steps 11 to ")
+    assert lines[:3] == ["All is well.", "", "From the platform's records:"]
+    assert lines[3].startswith("[steps 11 to ")
     assert lines[-2:] == ["Step 50: thought 50", '  shell {"command": "echo 50"} gave: said 50']
-    again = digest(context(1, summarised=50, summary=found), 2000)
-    assert again.count("(From the platform's records.)") == 1
-    assert "FAILED: said 51" in again
+    assert "FAILED: said 49" in found
+
+
+def test_without_a_model_the_summary_before_goes_on() -> None:
+    first = composed("", context(2), [], 1000)
+    assert first.splitlines()[:2] == ["From the platform's records:", "Step 1: thought 1"]
+    second = composed("", context(1, summarised=2, summary=first), [], 1000)
+    assert second.startswith(first)
+    assert second.endswith('shell {"command": "echo 3"} FAILED: said 3')
 
 
 @pytest.mark.parametrize("plan", [[], [{"title": "new", "status": "pending"}]])
 def test_the_plan_of_an_older_summary_gives_way_to_the_present_one(plan: list[dict[str, str]]) -> None:
-    old = with_plan("Half is done.", [{"title": "old", "status": "done"}], 1000)
-    assert "old" in old
-    found = with_plan(old, plan, 1000)
+    old = composed("Half is done.", context(1), [{"title": "old", "status": "done"}], 1000)
+    assert "- [done] old" in old
+    found = composed("", context(1, summarised=1, summary=old), plan, 1000)
     assert "old" not in found
     assert ("- [pending] new" in found) is bool(plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import insert, select, update
 
@@ -11,6 +12,14 @@ from dualtrack.db.engine import Transaction
 from dualtrack.db.tables import events, jobs
 from dualtrack.domain.errors import NotFound
 from dualtrack.domain.events import Event, EventType, NewEvent
+
+_BY_PLANNER: Final = (
+    EventType.STEP_DECIDED,
+    EventType.STEP_MALFORMED,
+    EventType.STEP_RETRYING,
+    EventType.STEP_DROPPED,
+    EventType.CONTEXT_COMPACTED,
+)
 
 
 def append(tx: Transaction, job_id: str, *new: NewEvent) -> int:
@@ -43,6 +52,16 @@ def times(tx: Transaction, job_id: str, numbers: Sequence[int]) -> dict[int, dat
     """When these events happened."""
     rows = tx.connection.execute(select(events.c.seq, events.c.at).where(events.c.job_id == job_id, events.c.seq.in_(numbers)))
     return {row.seq: row.at for row in rows}
+
+
+def paid(tx: Transaction, job_id: str, *, after: int, attempt: int) -> bool:
+    """Whether one of the events with a number above `after` tells of what attempt `attempt` of the planner used."""
+    theirs = events.c.data["attempt"].as_integer() == attempt
+    told = events.c.type.in_(_BY_PLANNER) & events.c.data.has_key("usage") & theirs
+    return (
+        tx.connection.execute(select(events.c.seq).where(events.c.job_id == job_id, events.c.seq > after, told).limit(1)).first()
+        is not None
+    )
 
 
 def heads(tx: Transaction, job_ids: Sequence[str]) -> dict[str, tuple[int, bool]]:

@@ -34,4 +34,22 @@ CHECKS: Final = (
         """,
         advice="A step without its event can't be told to anybody: report it with the job's events.",
     ),
+    Check(
+        name="steps.summary",
+        subject=Subject.STEPS,
+        promise="what stands for a job's older steps is the summary of its last compaction, and stands for no step that there is not",
+        # A fork begins with a summary from the job that it was forked from.
+        sql="""
+            SELECT j.id AS job_id, j.id AS subject,
+                format('summary up to step %s of %s, last event up to %s', j.compacted_through, j.step, e.data->>'through_step') AS detail
+            FROM jobs j LEFT JOIN LATERAL (
+                SELECT data FROM events WHERE job_id = j.id AND type = 'context.compacted' ORDER BY seq DESC LIMIT 1
+            ) e ON true
+            WHERE j.summary <> '' AND (j.compacted_through > j.step OR (
+                (j.forked_from IS NULL OR e.data IS NOT NULL)
+                AND (e.data->>'summary', (e.data->>'through_step')::int) IS DISTINCT FROM (j.summary, j.compacted_through)
+            ))
+        """,
+        advice="The row was written past the platform: the model is shown something else than the job's events say.",
+    ),
 )

@@ -1,13 +1,13 @@
 """Compaction: when the context gets too long, a summary takes the place of all but the last steps.
 
-The job's own model writes it. Where it can't (it refuses, or even that is too long for it), the platform writes one from what is recorded,
-of a bounded length: so compaction always ends, and with a shorter context.
+The job's own model writes it, and the platform adds from its records what must not depend on a model's diligence. Where the model can't (it
+refuses, or even that is too long for it), the records alone stand in, of a bounded length: so compaction always ends, with less context.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
@@ -21,10 +21,11 @@ from dualtrack.domain.job import Job
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.step import Step
 from dualtrack.domain.text import storable
+from dualtrack.domain.usage import Usage
 from dualtrack.engine import doorbells
 from dualtrack.engine.asking import Asking
 from dualtrack.engine.context import summary_context
-from dualtrack.engine.digests import cut, digest, with_plan
+from dualtrack.engine.digests import composed
 from dualtrack.engine.ending import usage_data
 from dualtrack.engine.runtime import Runtime
 from dualtrack.models.port import DecisionRequest, ModelGateway, SummaryRequest
@@ -106,23 +107,21 @@ class Compactor:
         """What to summarise before the next decision; None while there is room."""
         return due(job, history, self._room(job), self._runtime.limits)
 
-    def compact(self, job: Job, history: Sequence[Step], request: DecisionRequest, what: Cut, asking: Asking) -> None:
-        """Summarise, write that down under the claim, and give the claim back for the next decision.
+    def compact(self, job: Job, history: Sequence[Step], request: DecisionRequest, what: Cut, asking: Asking) -> Callable[[], None]:
+        """Summarise; what writes that down under the claim, in one transaction, and gives the claim back for the next decision.
 
         `request` is that of the decision that now has to wait.
 
         Raises:
-            StaleAttempt: a newer attempt owns the job, or it has ended.
-            ModelError: an outage of the provider; nothing is written.
+            ModelError: an outage of the provider.
         """
         most = self._room(job).summary_chars
-        text, model = self._written(history, request, what, most, asking)
-        if not text:
-            short = summary_context(request, history, what.through, short=True)
-            if not short.steps:  # nothing is left but the summary itself
-                most = max(LEAST_CHARS, len(job.summary) // 2)
-            text = digest(short, most)
-        self._record(job, with_plan(text, job.plan, most), model, what.through, asking)
+        written, model = self._written(history, request, what, most, asking)
+        replaced = summary_context(request, history, what.through, short=True)
+        if not replaced.steps:  # nothing is left but the summary itself
+            most = max(LEAST_CHARS, len(job.summary) // 2)
+        summary = composed(written, replaced, job.plan, most)
+        return lambda: self._record(job, summary, model, what.through, asking.spent)
 
     def _room(self, job: Job) -> Room:
         model = job.spec.agent.model
@@ -143,11 +142,11 @@ class Compactor:
                     raise
                 _LOG.warning("the platform summarises, for the model did not: %s: %s", type(error).__name__, error)
                 break
-            return cut(storable(written.text), most), written.model
+            return storable(written.text), written.model
         return "", ""
 
-    def _record(self, job: Job, summary: str, model: str, through: int, asking: Asking) -> None:
-        data = {"through_step": through, "summary": summary, "model": model, "usage": usage_data(asking.spent)}
+    def _record(self, job: Job, summary: str, model: str, through: int, usage: Usage) -> None:
+        data = {"through_step": through, "summary": summary, "model": model, "usage": usage_data(usage), "attempt": job.attempt}
         values: dict[str, Any] = {
             "compacted_through": through,
             "summary": summary,
@@ -158,6 +157,6 @@ class Compactor:
             "due_at": func.now() + timedelta(seconds=self._runtime.limits.ring_s),
         }
         with self._runtime.database.transaction() as tx:
-            jobs.release(tx, job.id, job.attempt, values, usage=asking.spent, key_id=job.key_id)
+            jobs.release(tx, job.id, job.attempt, values, usage=usage, key_id=job.key_id)
             events.append(tx, job.id, NewEvent(EventType.CONTEXT_COMPACTED, data))
             doorbells.plan_after_commit(tx, self._runtime, job)

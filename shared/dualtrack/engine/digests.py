@@ -1,4 +1,7 @@
-"""Summaries of what is recorded, by rule: for models that write none themselves. Never longer than asked for."""
+"""What is kept for a model by rule when older steps give way to a summary: their records in short, and the plan word for word.
+
+Small models write summaries that lack what matters most; some write none. Nothing here is ever longer than asked for.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,14 @@ from typing import Any, Final
 
 from dualtrack.models.port import DecisionRequest, PastCall, PastStep
 
-_HEAD: Final = "(From the platform's records.)"
+_RECORDS_HEAD: Final = "From the platform's records:\n"
 _PLAN_HEAD: Final = "\n\nThe plan as it stood then:\n"
 _THOUGHT_CHARS: Final = 300
 _ARGUMENTS_CHARS: Final = 200
-_NOTE_CHARS: Final = 60
-"""Room for the note on what was left out."""
 
 
 def cut(text: str, most: int) -> str:
-    """`text`, with a note in place of its middle where it has more than `most` characters (at least 100)."""
+    """`text`, with a note in place of its middle where it has more than `most` characters (at least 60)."""
     if len(text) <= most:
         return text
     note = f"\n[… {len(text) - most} characters left out …]\n"
@@ -25,29 +26,41 @@ def cut(text: str, most: int) -> str:
     return text[: room - room // 3] + note + text[-(room // 3) :]
 
 
-def with_plan(summary: str, plan: Sequence[Mapping[str, Any]], most: int) -> str:
-    """A summary with the plan word for word after it, whatever the summary says of it; together at most `most` characters."""
-    bare = summary.partition(_PLAN_HEAD)[0]
+def composed(written: str, context: DecisionRequest, plan: Sequence[Mapping[str, Any]], most: int) -> str:
+    """What will stand for the steps of `context`: what the model wrote (else the summary before it), their records, the plan.
+
+    Together at most `most` characters (at least 500), of which a model's own words get half or more if they need it. Of the records the
+    oldest are left out first.
+    """
+    end = _plan(plan, most // 4)
+    room = most - len(end)
+    words = written or context.summary.partition(_PLAN_HEAD)[0]
+    if not context.steps:
+        return cut(words, room) + end
+    words = cut(words, room * 2 // 3 if written else room // 2)
+    gap = "\n\n" if words else ""
+    return words + gap + _records(context, room - len(words) - len(gap)) + end
+
+
+def _plan(plan: Sequence[Mapping[str, Any]], most: int) -> str:
     if not plan:
-        return cut(bare, most)
+        return ""
     lines = "\n".join(f"- [{item.get('status', '')}] {item.get('title', '')}" for item in plan)
-    shown = _PLAN_HEAD + cut(lines, most // 4)
-    return cut(bare, most - len(shown)) + shown
+    return _PLAN_HEAD + cut(lines, most - len(_PLAN_HEAD))
 
 
-def digest(context: DecisionRequest, most: int) -> str:
-    """What a context says besides the task, in at most `most` characters: its summary, then its steps; the middle is dropped first."""
-    head = cut(context.summary.partition(_PLAN_HEAD)[0], most // 2 if context.steps else most)
-    parts = [head] if head.startswith(_HEAD) else [_HEAD, head] if head else [_HEAD]
-    steps = [_described(context.summarised + n, step) for n, step in enumerate(context.steps, 1)]
-    room = most - sum(len(part) + 1 for part in parts)
+def _records(context: DecisionRequest, most: int) -> str:
+    entries = [_described(context.summarised + n, step) for n, step in enumerate(context.steps, 1)]
+    note = f"[steps {context.summarised + 1} to {context.summarised + len(entries)} are left out]\n"
+    room = most - len(_RECORDS_HEAD)
+    if sum(len(entry) + 1 for entry in entries) <= room:
+        return _RECORDS_HEAD + "\n".join(entries)
     kept: list[str] = []
-    while steps and len(steps[-1]) + 1 <= room - _NOTE_CHARS:
-        kept.insert(0, steps.pop())
+    room -= len(note)
+    while entries and len(entries[-1]) + 1 <= room:
+        kept.insert(0, entries.pop())
         room -= len(kept[0]) + 1
-    if steps:
-        kept.insert(0, f"[steps {context.summarised + 1} to {context.summarised + len(steps)} are left out]")
-    return cut("\n".join(parts + kept), most)
+    return f"{_RECORDS_HEAD}[steps {context.summarised + 1} to {context.summarised + len(entries)} are left out]\n" + "\n".join(kept)
 
 
 def _described(number: int, step: PastStep) -> str:

@@ -181,7 +181,7 @@ class Planner:
         try:
             what = self._compactor.due(job, history)
             if what is not None:
-                self._compactor.compact(job, history, request, what, asking)
+                persistently(self._compactor.compact(job, history, request, what, asking), lease, self._runtime.limits.lease_s)
                 return
             decision = asking.decide(request)
         except (StaleAttempt, DatabaseUnavailable):
@@ -189,7 +189,7 @@ class Planner:
         except MalformedAction as error:
             self._record_malformed(job, error)
         except ContextTooLong as error:
-            self._shorten(job, history, request, error, asking)
+            self._shorten(job, history, request, error, asking, lease)
         except Exception as error:  # noqa: BLE001 - written down, whatever it is
             self._record_failure(job, error, asking.spent)
         else:
@@ -201,14 +201,16 @@ class Planner:
             except Exception as error:  # noqa: BLE001 - the decision can't be written, but what it cost can
                 self._record_failure(job, error, asking.spent)
 
-    def _shorten(self, job: Job, history: Sequence[Step], request: DecisionRequest, error: ContextTooLong, asking: Asking) -> None:
+    def _shorten(
+        self, job: Job, history: Sequence[Step], request: DecisionRequest, error: ContextTooLong, asking: Asking, lease: Lease
+    ) -> None:
         """The provider takes no context that long: compact it at once; give up when nothing is left to shorten."""
         what = compaction.refused(job)
         if what is None:
             self._record_failure(job, error, asking.spent)
             return
         try:
-            self._compactor.compact(job, history, request, what, asking)
+            persistently(self._compactor.compact(job, history, request, what, asking), lease, self._runtime.limits.lease_s)
         except (StaleAttempt, DatabaseUnavailable):
             raise
         except Exception as failure:  # noqa: BLE001 - written down, whatever it is
@@ -223,8 +225,7 @@ class Planner:
             return
         with self._runtime.database.transaction() as tx:
             jobs.get(tx, job.id, lock=True)
-            since = events.page(tx, job.id, after=job.last_seq, limit=self._runtime.limits.event_page_size)
-            if any(event.type is EventType.STEP_DECIDED and event.data.get("attempt") == job.attempt for event in since):
+            if events.paid(tx, job.id, after=job.last_seq, attempt=job.attempt):
                 return
             if jobs.charge(tx, job.id, asking.spent, key_id=job.key_id):
                 events.append(tx, job.id, _dropped(job, asking.spent))
@@ -326,7 +327,14 @@ class Planner:
     def _record_malformed(self, job: Job, error: MalformedAction) -> None:
         number = job.step + 1
         raw = storable(error.raw[:_RAW_CHARS])
-        data = {"step": number, "model": error.model, "error": error.message, "raw": raw, "usage": usage_data(error.usage)}
+        data = {
+            "step": number,
+            "model": error.model,
+            "error": error.message,
+            "raw": raw,
+            "usage": usage_data(error.usage),
+            "attempt": job.attempt,
+        }
         with self._runtime.database.transaction() as tx:
             values = {
                 "step": number,

@@ -116,11 +116,10 @@ SUMMARY_ASK: Final = """\
 The conversation above gets too long: it will be replaced by a summary that you write now, and you go on with the job from that alone.
 Call no tool. Write plain text of at most {words} words under these headings:
 Goal: what the job asks for, with everything that the user asked since.
-Plan: what is done, what comes next.
+Done: each thing that you have done above, and its result with all figures, names, formats and error messages, copied word for word.
 Decisions: what you decided and why; what you tried that did not work.
-Facts: figures, names, formats and error messages that are still needed, word for word.
 Files: paths of files and artifacts, and what each holds.
-Open questions: what you do not know yet."""
+Next: what is still to be done, and what you do not know yet."""
 """Asked of a model after the context that its summary is to replace. The first sentence is how the scripted model server knows it."""
 
 SUMMARY_HEAD: Final = "Summary of the first {steps} steps of your work, which are shown no more:"

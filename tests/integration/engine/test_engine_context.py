@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -10,12 +11,15 @@ from sqlalchemy import text, update
 from dualtrack.db import jobs
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import jobs as jobs_table
+from dualtrack.domain.errors import DatabaseUnavailable
 from dualtrack.domain.events import END_EVENTS
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
+from dualtrack.domain.tool import ProposedCall
 from dualtrack.engine.ending import usage_data
 from dualtrack.engine.history import History
 from dualtrack.models.actions import request_body
+from dualtrack.models.port import Decision, DecisionRequest
 from dualtrack.testing.model_script import Script
 from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.testing.stepper import Stepper
@@ -106,6 +110,7 @@ def test_where_the_model_writes_no_summary_the_platform_does(make: Make, broken:
     assert (job.status, job.answer) == (JobStatus.SUCCEEDED, "done")
     (found,) = compactions(stepper, job)
     assert (found["through_step"], found["model"]) == (8, "")
+    assert found["summary"].startswith("From the platform's records:")
     assert "Step 8: thought 7" in found["summary"]
     assert "part 10" in found["summary"]
     assert len(found["summary"]) <= 1000
@@ -179,6 +184,40 @@ def test_a_decision_that_comes_too_late_is_dropped_and_paid_for(make: Make) -> N
     (dropped,) = [event for event in stepper.events(job) if event.type == "step.dropped"]
     assert (dropped.data["step"], dropped.data["attempt"]) == (1, 1)
     assert dropped.data["usage"]["input_tokens"] > 0
+    assert_paid(stepper, job)
+
+
+def test_a_decision_whose_commit_was_not_confirmed_is_paid_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    stepper = make([plan(0, input_tokens=70, output_tokens=7), finish()])
+    planner = stepper.planner
+    record, unconfirmed = planner._record, 1
+
+    def committed(*arguments: Any) -> None:
+        nonlocal unconfirmed
+        record(*arguments)
+        if unconfirmed:
+            unconfirmed -= 1
+            raise DatabaseUnavailable("cut while committing")
+
+    monkeypatch.setattr(planner, "_record", committed)
+    job = stepper.submit()
+    stepper.ring()
+    assert types(stepper, job) == ["job.queued", "job.started", "step.decided", "plan.updated", "call.finished"]
+    assert stepper.job(job).usage.total_tokens == 77
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+    assert_paid(stepper, job)
+
+
+def test_a_decision_that_can_not_be_written_is_in_an_event_whether_it_is_tried_again_or_not(make: Make) -> None:
+    class Unwritable(ScriptedModel):
+        def decide(self, request: DecisionRequest) -> Decision:
+            return replace(super().decide(request), calls=(ProposedCall("shell", {"command": "true", "timeout_s": float("nan")}),))
+
+    stepper = make(Unwritable([plan(0)]), attempts=2)
+    job = stepper.run(stepper.submit())
+    assert job.status is JobStatus.FAILED
+    assert [name for name in types(stepper, job) if name.startswith("step.")] == ["step.retrying", "step.dropped"]
+    assert job.usage.total_tokens > 0
     assert_paid(stepper, job)
 
 

@@ -102,6 +102,7 @@ ENDED = [
     ("events.known_calls", "UPDATE events SET data = data || '{\"call_id\": \"call_x\"}' WHERE job_id = :job AND type = 'call.started'"),
     ("steps.numbered", "UPDATE steps SET number = 7 WHERE job_id = :job AND number = 3"),
     ("steps.events", "UPDATE events SET type = 'step.retrying' WHERE job_id = :job AND type = 'step.decided'"),
+    ("steps.summary", "UPDATE jobs SET summary = 'all went well' WHERE id = :job"),
     ("calls.step", "DELETE FROM steps WHERE job_id = :job AND number = 2"),
     ("jobs.at_rest", "UPDATE jobs SET due_at = now() WHERE id = :job"),
     ("jobs.finished", "UPDATE jobs SET finished_at = NULL WHERE id = :job"),
