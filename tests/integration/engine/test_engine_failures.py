@@ -166,7 +166,7 @@ def test_an_outage_of_the_provider_is_waited_out_until_the_job_s_time_is_over(ma
 
 
 def test_rings_during_a_pause_do_not_use_up_the_attempts(make: Make, store: MemoryStore) -> None:
-    stepper = make([{"error": "rate_limited", "times": 2, **shell("touch a")}, finish()])
+    stepper = make([{"error": "rate_limited", "times": 2, **shell("touch a")}, finish()], backoff_s=30)
     job = stepper.submit()
     for _ in range(6):
         stepper.doorbell.rings.append(("plan", job.id))
