@@ -452,3 +452,16 @@ def test_a_job_is_not_deleted_from_under_its_events(database: Database) -> None:
         events.append(tx, job_id, NewEvent(EventType.JOB_QUEUED, {}))
     with pytest.raises(DBAPIError, match="violates"), database.transaction() as tx:
         tx.connection.execute(delete(jobs_table))
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM events", "TRUNCATE events"])
+def test_events_go_only_by_a_retention_rule(database: Database, statement: str) -> None:
+    with database.transaction() as tx:
+        events.append(tx, new_job(tx), NewEvent(EventType.JOB_QUEUED, {}))
+    with pytest.raises(DBAPIError, match="events are kept"), database.transaction() as tx:
+        tx.connection.execute(text(statement))
+    with database.transaction() as tx:
+        tx.connection.execute(text("SET LOCAL dualtrack.retention = 'on'"))
+        tx.connection.execute(text(statement))
+    with database.transaction() as tx:
+        assert tx.connection.execute(select(func.count()).select_from(events_table)).scalar_one() == 0
