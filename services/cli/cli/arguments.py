@@ -19,6 +19,7 @@ _ESSENTIAL: Final = {
     "read_artifact": ("call_id", "id", "artifact_id"),
     "save_artifact": ("path", "name"),
     "finish": ("answer",),
+    "ask_human": ("question",),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from cli.arguments import essential
 from cli.text import one_line
 
 Told = tuple[str, str]
@@ -22,15 +23,20 @@ def _waiting(data: Mapping[str, Any]) -> Told:
 
 def _asked(data: Mapping[str, Any]) -> Told:
     kind = data.get("kind")
+    asked = _word(data, "approval_id")
     if kind == "question":
-        return f"asks: {_word(data, 'message', '', 300)} (approval {_word(data, 'approval_id')})", "bold yellow"
-    what = "may have happened or not" if kind == "unknown" else "needs approval"
-    return f"{_word(data, 'tool')} {what} (approval {_word(data, 'approval_id')})", "bold yellow"
+        return f"asks: {_word(data, 'message', '', 300)} · dualtrack approvals answer {asked} TEXT", "bold yellow"
+    tool = _word(data, "tool")
+    call = f"{tool} {essential(tool, data.get('arguments'))}".rstrip()
+    if kind == "unknown":
+        return f"{call}: may have happened or not · dualtrack approvals resolve {asked} OUTCOME", "bold yellow"
+    why = f" ({_word(data, 'message', '', 200)})" if data.get("message") else ""
+    return f"needs approval{why}: {call} · dualtrack approvals show|approve|deny {asked}", "bold yellow"
 
 
 def _decided(data: Mapping[str, Any]) -> Told:
     note = f": {_word(data, 'note', most=200)}" if data.get("note") else ""
-    return f"{_word(data, 'status', 'decided')} by {_word(data, 'by', 'the platform')}{note}", "cyan"
+    return f"{_word(data, 'status', 'decided')} by {_word(data, 'by_name' if data.get('by_name') else 'by', 'the platform')}{note}", "cyan"
 
 
 def _message(data: Mapping[str, Any]) -> Told:
