@@ -109,7 +109,7 @@ class ModelSettings(_Section):
     action_format: Literal["native", "json"] = Field(
         "native", description="native tool calling, or a JSON-schema-constrained action for models without it."
     )
-    context_tokens: int = Field(128_000, ge=1024, description="The model's context window.")
+    context_tokens: int = Field(128_000, ge=1024, description="The model's context window; at 0.7 of it older steps are summarised.")
     max_output_tokens: int = Field(4096, ge=16, description="Most tokens of one answer.")
     temperature: float | None = Field(None, ge=0, le=2, description="Sampling temperature for decisions; empty: the provider's default.")
     timeout_s: float = Field(300, gt=0, description="Seconds for one answer.")
