@@ -23,6 +23,7 @@ from router import (
     jobs,
     metrics,
     models,
+    schedules,
     steering,
     steps,
     webhooks,
@@ -49,6 +50,7 @@ _TAGS: Final = [
     {"name": "approvals", "description": "What waits for a person: calls that need consent, questions, doubts."},
     {"name": "artifacts", "description": "Files that jobs kept."},
     {"name": "files", "description": "Files for jobs to work on."},
+    {"name": "schedules", "description": "Jobs by the clock."},
     {"name": "webhooks", "description": "Who is told of jobs, signed by the Standard Webhooks specification."},
     {"name": "models", "description": "What `model` may be."},
     {"name": "operations", "description": "For whoever runs the platform; no key needed."},
@@ -101,7 +103,7 @@ def create_app(services: RouterServices) -> FastAPI:
     app.state.keys = Keys(services.runtime.database)
     errors.install(app)
     docs.install(app)
-    for module in (chat, models, jobs, steering, budgets, events, approvals, steps, artifacts, files, webhooks, health, metrics):
+    for module in (chat, models, jobs, steering, budgets, events, approvals, steps, artifacts, files, webhooks, schedules, health, metrics):
         app.include_router(module.router)
 
     @app.get("/", summary="Where everything is", tags=["operations"])

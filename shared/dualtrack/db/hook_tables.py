@@ -6,12 +6,14 @@ from typing import Final
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
     ForeignKey,
     Index,
     Integer,
+    PrimaryKeyConstraint,
     Table,
     Text,
     UniqueConstraint,
@@ -70,4 +72,43 @@ deliveries: Final = Table(
     Index("ix_deliveries_webhook_page", "webhook_id", "id"),
     Index("ix_deliveries_due", "due_at", postgresql_where=text("due_at IS NOT NULL")),
     Index("ix_deliveries_leased", "lease_until", postgresql_where=text("lease_until IS NOT NULL")),
+)
+
+schedules: Final = Table(
+    "schedules",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, ForeignKey("tenants.id"), nullable=False),
+    Column("key_id", Text, ForeignKey("api_keys.id")),
+    Column("name", Text, nullable=False, server_default=""),
+    Column("cron", Text, nullable=False),
+    Column("timezone", Text, nullable=False),
+    Column("spec", JSONB, nullable=False),
+    Column("overlap", Text, nullable=False),
+    Column("catch_up", Text, nullable=False),
+    Column("paused", Boolean, nullable=False, server_default=text("false")),
+    Column("next_at", _TIME),
+    Column("created_at", _TIME, nullable=False, server_default=func.now()),
+    CheckConstraint("overlap IN ('skip', 'queue', 'cancel')", name="overlap"),
+    CheckConstraint("catch_up IN ('latest', 'skip')", name="catch_up"),
+    CheckConstraint("NOT (paused AND next_at IS NOT NULL)", name="paused"),
+    Index("ix_schedules_tenant_page", "tenant_id", "id"),
+    Index("ix_schedules_due", "next_at", postgresql_where=text("next_at IS NOT NULL")),
+)
+
+schedule_runs: Final = Table(
+    "schedule_runs",
+    metadata,
+    Column("schedule_id", Text, ForeignKey("schedules.id", ondelete="CASCADE"), nullable=False),
+    Column("tick_at", _TIME, nullable=False),  # with the schedule the natural key: one time, one job
+    Column("outcome", Text, nullable=False),
+    Column("job_id", Text, ForeignKey("jobs.id"), unique=True),
+    Column("missed", Integer, nullable=False, server_default="0"),
+    Column("manual", Boolean, nullable=False, server_default=text("false")),
+    Column("message", Text),
+    Column("created_at", _TIME, nullable=False, server_default=func.now()),
+    PrimaryKeyConstraint("schedule_id", "tick_at"),
+    CheckConstraint("outcome IN ('started', 'queued', 'skipped', 'failed')", name="outcome"),
+    CheckConstraint("(outcome = 'started') = (job_id IS NOT NULL)", name="job"),
+    Index("ix_schedule_runs_queued", "schedule_id", postgresql_where=text("outcome = 'queued'")),
 )

@@ -152,6 +152,10 @@ class PlatformLimits(_Frozen):
     webhook_in_flight: Positive = Field(16, description="Deliveries that one scheduler sends at once.")
     webhook_in_flight_each: Positive = Field(2, description="Deliveries to one endpoint at once.")
     webhook_answer_bytes: Positive = Field(1000, description="Bytes of a webhook's answer that the delivery log keeps.")
+    schedules: Positive = Field(1000, description="Schedules of a tenant.")
+    schedule_queue: Positive = Field(10, description="Times of a schedule that wait for its earlier jobs to end; further ones are skipped.")
+    schedule_runs: Positive = Field(1000, description="Times of a schedule that its history keeps.")
+    schedule_grace_s: Seconds = Field(60.0, description="A time that the scheduler comes to later than this counts as missed.")
     sandbox: SandboxLimits = SandboxLimits()
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.waiting import Hold
-from dualtrack.engine import extension, flow
+from dualtrack.engine import extension, flow, schedules
 from dualtrack.engine.approvals import expire
 from dualtrack.engine.deliveries import Deliverer
 from dualtrack.engine.ending import end_unreadable, finish_stop, request_stop
@@ -57,7 +57,16 @@ class Scheduler:
         Raises the first failure, after all parts had their turn: nothing that is wrong with one job or the broker stops the others.
         """
         acted, failures = 0, []
-        for part in (self._rings, self._deadlines, self._approvals, self._waits, self._budgets, self._stops, self.deliverer.start_due):
+        for part in (
+            self._rings,
+            self._deadlines,
+            self._approvals,
+            self._waits,
+            self._budgets,
+            self._stops,
+            self._schedules,
+            self.deliverer.start_due,
+        ):
             try:
                 acted += part()
             except Exception as error:  # noqa: BLE001 - raised below
@@ -100,6 +109,9 @@ class Scheduler:
         with self._runtime.database.transaction() as tx:
             late = jobs.past_wait(tx, claims.BATCH)
         return sum(self._each(job_id, _expire_wait) for job_id in late)
+
+    def _schedules(self) -> int:
+        return schedules.run_due(self._runtime)
 
     def _stops(self) -> int:
         """Jobs told to stop whose last worker died before it could end them."""

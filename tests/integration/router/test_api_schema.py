@@ -38,10 +38,11 @@ def real(api: Api) -> dict[str, str]:
         job_id = client.post("/v1/jobs", json={"instructions": "x", "metadata": {"a": "b"}}).json()["id"]
         client.post(f"/v1/jobs/{job_id}/cancel")
         file_id = client.post("/v1/files", files={"file": ("a.txt", b"x")}).json()["id"]
+        schedule = client.post("/v1/schedules", json={"cron": "0 9 * * *", "job": {"instructions": "x"}}).json()
         webhook_id = client.post("/v1/webhooks", json={"url": "https://example.com/"}).json()["id"]
     with api.database.transaction() as tx:
         steps.add(tx, job_id=job_id, number=1, thought="", reflection="", note="", model="m", usage=Usage(), latency_s=0)
-    return {"job_id": job_id, "file_id": file_id, "model_id": "fast", "webhook_id": webhook_id, "key": key}
+    return {"job_id": job_id, "file_id": file_id, "model_id": "fast", "webhook_id": webhook_id, "schedule_id": schedule["id"], "key": key}
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
@@ -86,6 +87,7 @@ def test_the_document_describes_keys_errors_and_everything_there_is(client: http
         "/v1/artifacts/{artifact_id}", "/v1/artifacts/{artifact_id}/content", "/v1/files", "/v1/files/{file_id}",
         "/v1/files/{file_id}/content", "/v1/jobs/{job_id}/pause", "/v1/jobs/{job_id}/resume",
         "/v1/jobs/{job_id}/messages", "/v1/jobs/{job_id}/extend", "/v1/usage",
+        "/v1/schedules", "/v1/schedules/{schedule_id}", "/v1/schedules/{schedule_id}/run", "/v1/schedules/{schedule_id}/runs",
         "/v1/webhooks", "/v1/webhooks/{webhook_id}", "/v1/webhooks/{webhook_id}/rotate",
         "/v1/webhooks/{webhook_id}/deliveries", "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",
         "/v1/approvals", "/v1/approvals/{approval_id}", "/v1/jobs/{job_id}/approvals",

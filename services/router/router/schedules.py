@@ -1,0 +1,167 @@
+"""Schedules: jobs by the clock."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import AwareDatetime
+
+from dualtrack.db import idempotency, schedules
+from dualtrack.db.engine import Transaction
+from dualtrack.domain import cron
+from dualtrack.domain.errors import Conflict, DualtrackError, NotFound
+from dualtrack.domain.ids import is_id, new_id
+from dualtrack.domain.job import JobSpec
+from dualtrack.domain.schedule import Schedule
+from dualtrack.engine import intake
+from dualtrack.engine.schedules import run_now
+from dualtrack.webhooks.signature import new_secret
+from router.auth import CallerDep
+from router.dependencies import ServicesDep
+from router.errors import documented
+from router.idempotency import OnceDep, repeated
+from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, page_size
+from router.schedule_views import RunPage, RunView, ScheduleChange, ScheduleRemoved, ScheduleSpec, ScheduleView
+from router.services import RouterServices
+from router.text import require_clean
+from router.views import ListView, listed
+
+router: Final = APIRouter(tags=["schedules"])
+
+ScheduleId = Annotated[str, Path(description="Id of a schedule, `sched_…`.")]
+
+
+@router.post(
+    "/v1/schedules",
+    status_code=201,
+    summary="Make a schedule",
+    responses={
+        **documented(404, 408, 409, 413, 415),
+        **repeated(ScheduleView),
+        201: {"model": ScheduleView, "description": "Made.", "headers": {"Location": {"schema": {"type": "string"}}}},
+    },
+)
+def add(spec: ScheduleSpec, caller: CallerDep, services: ServicesDep, response: Response, once: OnceDep) -> ScheduleView:
+    """The job is submitted at each time, exactly once for each, counted under the API key that made the schedule."""
+    require_clean(spec.model_dump())
+    runtime = services.runtime
+    job = _checked(services, spec.job, caller.tenant_id)
+
+    def create() -> str:
+        if schedules.count(tx, caller.tenant_id) >= runtime.limits.schedules:
+            raise Conflict(f"There are {runtime.limits.schedules} schedules already, the most there may be (limits.schedules): remove one.")
+        schedule_id = new_id("sched")
+        values = spec.model_dump(mode="json", exclude={"job"})
+        more = {"id": schedule_id, "tenant_id": caller.tenant_id, "key_id": caller.key_id, "spec": job.model_dump(mode="json")}
+        next_at = None if spec.paused else cron.next_after(spec.cron, spec.timezone, schedules.now(tx))
+        schedules.add(tx, values | more | {"next_at": next_at})
+        return schedule_id
+
+    with runtime.database.transaction() as tx:
+        schedule_id, new = idempotency.once(tx, once, create)
+        schedule = schedules.get(tx, schedule_id, tenant_id=caller.tenant_id)
+    if not new:
+        response.status_code = 200
+    response.headers["Location"] = f"/v1/schedules/{schedule.id}"
+    return ScheduleView.of(schedule, show_secret=True)
+
+
+@router.get("/v1/schedules", summary="List schedules", responses=documented(), dependencies=[KNOWN_QUERY])
+def list_schedules(
+    caller: CallerDep, services: ServicesDep, limit: LimitQuery = DEFAULT_LIMIT, after: AfterIdQuery = None
+) -> ListView[ScheduleView]:
+    """Newest first."""
+    size = page_size(limit, services.runtime.limits.page_size)
+    before = cursor(after, "sched")
+    with services.runtime.database.transaction() as tx:
+        found = schedules.page(tx, caller.tenant_id, limit=size + 1, before=before)
+    rows, more = cut(found, size)
+    return listed([ScheduleView.of(row) for row in rows], [row.id for row in rows], has_more=more)
+
+
+@router.get("/v1/schedules/{schedule_id}", summary="Show a schedule", responses=documented(404))
+def show(schedule_id: ScheduleId, caller: CallerDep, services: ServicesDep) -> ScheduleView:
+    """What it submits and when it is due next."""
+    with services.runtime.database.transaction() as tx:
+        return ScheduleView.of(_get(tx, schedule_id, caller.tenant_id))
+
+
+@router.patch("/v1/schedules/{schedule_id}", summary="Change a schedule", responses=documented(404, 408, 413, 415))
+def change(schedule_id: ScheduleId, wanted: ScheduleChange, caller: CallerDep, services: ServicesDep) -> ScheduleView:
+    """Fields that are left out or null stay as they are. Times that passed while it was paused are not made up for."""
+    require_clean(wanted.model_dump())
+    values = wanted.model_dump(mode="json", exclude={"job"}, exclude_none=True)
+    if wanted.job is not None:
+        values["spec"] = _checked(services, wanted.job, caller.tenant_id).model_dump(mode="json")
+    with services.runtime.database.transaction() as tx:
+        schedule = _get(tx, schedule_id, caller.tenant_id, lock=True)
+        if values.keys() & {"cron", "timezone", "paused"}:
+            paused = schedule.paused if wanted.paused is None else wanted.paused
+            expression, zone = wanted.cron or schedule.cron, wanted.timezone or schedule.timezone
+            values["next_at"] = None if paused else cron.next_after(expression, zone, schedules.now(tx))
+        if values:
+            schedules.change(tx, schedule.id, values)
+        return ScheduleView.of(_get(tx, schedule_id, caller.tenant_id), show_secret=wanted.job is not None)
+
+
+@router.delete("/v1/schedules/{schedule_id}", summary="Remove a schedule", responses=documented(404))
+def remove(schedule_id: ScheduleId, caller: CallerDep, services: ServicesDep) -> ScheduleRemoved:
+    """With its history. Its jobs stay, live ones go on."""
+    with services.runtime.database.transaction() as tx:
+        schedule = _get(tx, schedule_id, caller.tenant_id, lock=True)
+        schedules.remove(tx, schedule.id)
+    return ScheduleRemoved(id=schedule.id)
+
+
+@router.post(
+    "/v1/schedules/{schedule_id}/run",
+    status_code=201,
+    summary="Run a schedule now",
+    responses={**documented(404, 408, 409, 413), **repeated(RunView), 201: {"model": RunView, "description": "Its job is submitted."}},
+)
+def run(schedule_id: ScheduleId, caller: CallerDep, services: ServicesDep, response: Response, once: OnceDep) -> RunView:
+    """Submit its job at once, whatever the overlap policy says, also while it is paused. Its times stay as they are."""
+    with services.runtime.database.transaction() as tx:
+        schedule = _get(tx, schedule_id, caller.tenant_id)
+    found, new = run_now(services.runtime, schedule, once)
+    if not new:
+        response.status_code = 200
+    return RunView.of(found)
+
+
+@router.get("/v1/schedules/{schedule_id}/runs", summary="List a schedule's times", responses=documented(404), dependencies=[KNOWN_QUERY])
+def runs(
+    schedule_id: ScheduleId,
+    caller: CallerDep,
+    services: ServicesDep,
+    limit: LimitQuery = DEFAULT_LIMIT,
+    after: Annotated[AwareDatetime | None, Query(description="Cursor: `at` of the last row of the page before.")] = None,
+) -> RunPage:
+    """What became of its newest times, newest first; `limits.schedule_runs` are kept."""
+    size = page_size(limit, services.runtime.limits.page_size)
+    with services.runtime.database.transaction() as tx:
+        schedule = _get(tx, schedule_id, caller.tenant_id)
+        rows, more = cut(schedules.runs(tx, schedule.id, limit=size + 1, before=after), size)
+    return RunPage(data=[RunView.of(row) for row in rows], has_more=more, next_cursor=rows[-1].tick_at if more else None)
+
+
+def _checked(services: RouterServices, job: JobSpec, tenant_id: str) -> JobSpec:
+    """A job's specification that could be submitted now, its webhook with a secret, so that all its jobs have the same."""
+    runtime = services.runtime
+    try:
+        intake.check_spec(job, runtime.registry, [info.id for info in services.gateway.models()], runtime.limits, runtime.policies)
+        intake.prepare(runtime, tenant_id=tenant_id, spec=job)
+    except DualtrackError as error:
+        if error.param is None:
+            raise
+        raise type(error)(error.message, param=f"job.{error.param}") from error
+    if job.webhook is None or job.webhook.secret is not None:
+        return job
+    return job.model_copy(update={"webhook": job.webhook.model_copy(update={"secret": new_secret()})})
+
+
+def _get(tx: Transaction, schedule_id: str, tenant_id: str, *, lock: bool = False) -> Schedule:
+    if not is_id(schedule_id, "sched"):
+        raise NotFound(f"There is no schedule {schedule_id[:64]!r}.", param="schedule_id")
+    return schedules.get(tx, schedule_id, tenant_id=tenant_id, lock=lock)

@@ -1,0 +1,172 @@
+"""Schedules and their times. The database's clock decides what is due: a scheduler's own may be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import Row, delete, exists, func, insert, select, update
+
+from dualtrack.db.engine import Transaction
+from dualtrack.db.hook_tables import schedule_runs, schedules
+from dualtrack.db.tables import jobs
+from dualtrack.domain.errors import NotFound, RecordUnreadable
+from dualtrack.domain.job import JobSpec
+from dualtrack.domain.schedule import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
+
+
+def add(tx: Transaction, values: Mapping[str, Any]) -> None:
+    """Insert a schedule: a mapping of its columns, `spec` as JSON."""
+    tx.connection.execute(insert(schedules).values(dict(values)))
+
+
+def get(tx: Transaction, schedule_id: str, *, tenant_id: str, lock: bool = False) -> Schedule:
+    """A tenant's schedule. Raises `NotFound`, `RecordUnreadable`."""
+    statement = select(schedules).where(schedules.c.id == schedule_id, schedules.c.tenant_id == tenant_id)
+    row = tx.connection.execute(statement.with_for_update() if lock else statement).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no schedule {schedule_id!r}.", param="schedule_id")
+    return _schedule_of(row)
+
+
+def page(tx: Transaction, tenant_id: str, *, limit: int, before: str | None = None) -> list[Schedule]:
+    """A tenant's schedules, newest first."""
+    statement = select(schedules).where(schedules.c.tenant_id == tenant_id)
+    if before is not None:
+        statement = statement.where(schedules.c.id < before)
+    return [_schedule_of(row) for row in tx.connection.execute(statement.order_by(schedules.c.id.desc()).limit(limit))]
+
+
+def count(tx: Transaction, tenant_id: str) -> int:
+    """How many a tenant has."""
+    return int(tx.connection.execute(select(func.count()).select_from(schedules).where(schedules.c.tenant_id == tenant_id)).scalar_one())
+
+
+def change(tx: Transaction, schedule_id: str, values: Mapping[str, Any]) -> None:
+    """Change columns."""
+    tx.connection.execute(update(schedules).where(schedules.c.id == schedule_id).values(dict(values)))
+
+
+def remove(tx: Transaction, schedule_id: str) -> None:
+    """Delete a schedule and its history; its jobs stay."""
+    tx.connection.execute(delete(schedules).where(schedules.c.id == schedule_id))
+
+
+def now(tx: Transaction) -> datetime:
+    """The database's clock."""
+    found: datetime = tx.connection.execute(select(func.clock_timestamp())).scalar_one()
+    return found
+
+
+def due(tx: Transaction, most: int) -> list[str]:
+    """Ids of those whose next time has come, the longest due first."""
+    statement = select(schedules.c.id).where(schedules.c.next_at <= func.clock_timestamp()).order_by(schedules.c.next_at)
+    return list(tx.connection.execute(statement.limit(most)).scalars())
+
+
+def ready(tx: Transaction, most: int) -> list[str]:
+    """Ids of those with a queued time and no live job."""
+    queued = exists().where(schedule_runs.c.schedule_id == schedules.c.id, schedule_runs.c.outcome == RunOutcome.QUEUED.value)
+    statement = select(schedules.c.id).where(queued, ~_live(schedules.c.id), ~schedules.c.paused)
+    return list(tx.connection.execute(statement.limit(most)).scalars())
+
+
+def claim(tx: Transaction, schedule_id: str) -> Schedule | None:
+    """A schedule with its row locked, without waiting: None where another scheduler is at it, or it is gone. Raises `RecordUnreadable`."""
+    row = tx.connection.execute(select(schedules).where(schedules.c.id == schedule_id).with_for_update(skip_locked=True)).one_or_none()
+    return None if row is None else _schedule_of(row)
+
+
+def look(tx: Transaction, schedule_id: str) -> Schedule | None:
+    """A schedule as it stands, not locked; None where it is gone. Raises `RecordUnreadable`."""
+    row = tx.connection.execute(select(schedules).where(schedules.c.id == schedule_id)).one_or_none()
+    return None if row is None else _schedule_of(row)
+
+
+def _live(schedule_id: Any) -> Any:  # noqa: ANN401 - a column or a value
+    run = schedule_runs.alias()
+    return exists().where(run.c.schedule_id == schedule_id, run.c.job_id == jobs.c.id, jobs.c.finished_at.is_(None))
+
+
+def live_jobs(tx: Transaction, schedule_id: str, before: datetime) -> list[str]:
+    """Ids of live jobs of a schedule's times before that one."""
+    statement = select(jobs.c.id).join(schedule_runs, schedule_runs.c.job_id == jobs.c.id)
+    mine = (schedule_runs.c.schedule_id == schedule_id) & (schedule_runs.c.tick_at < before)
+    return list(tx.connection.execute(statement.where(mine, jobs.c.finished_at.is_(None))).scalars())
+
+
+def queued(tx: Transaction, schedule_id: str) -> int:
+    """How many times wait."""
+    mine = (schedule_runs.c.schedule_id == schedule_id) & (schedule_runs.c.outcome == RunOutcome.QUEUED.value)
+    return int(tx.connection.execute(select(func.count()).select_from(schedule_runs).where(mine)).scalar_one())
+
+
+def record(
+    tx: Transaction,
+    schedule_id: str,
+    tick_at: datetime,
+    outcome: RunOutcome,
+    *,
+    job_id: str | None = None,
+    missed: int = 0,
+    manual: bool = False,
+    message: str | None = None,
+) -> None:
+    """Write what became of a time. The database refuses a second record of the same one."""
+    values = {"outcome": outcome.value, "job_id": job_id, "missed": missed, "manual": manual, "message": message}
+    tx.connection.execute(insert(schedule_runs).values(schedule_id=schedule_id, tick_at=tick_at, **values))
+
+
+def next_queued(tx: Transaction, schedule_id: str) -> datetime | None:
+    """The time that waits for longest."""
+    mine = (schedule_runs.c.schedule_id == schedule_id) & (schedule_runs.c.outcome == RunOutcome.QUEUED.value)
+    found: datetime | None = tx.connection.execute(select(func.min(schedule_runs.c.tick_at)).where(mine)).scalar_one()
+    return found
+
+
+def settle(tx: Transaction, schedule_id: str, tick_at: datetime, outcome: RunOutcome, *, job_id: str | None, message: str | None) -> None:
+    """Write what became of a time that waited."""
+    mine = (schedule_runs.c.schedule_id == schedule_id) & (schedule_runs.c.tick_at == tick_at)
+    tx.connection.execute(update(schedule_runs).where(mine).values(outcome=outcome.value, job_id=job_id, message=message))
+
+
+def forget(tx: Transaction, schedule_id: str, keep: int) -> None:
+    """Drop all but the newest `keep` times of a history, and those that wait or whose job is live."""
+    mine = schedule_runs.c.schedule_id == schedule_id
+    edge = select(schedule_runs.c.tick_at).where(mine).order_by(schedule_runs.c.tick_at.desc()).offset(keep).limit(1).scalar_subquery()
+    alive = exists().where(jobs.c.id == schedule_runs.c.job_id, jobs.c.finished_at.is_(None))
+    idle = (schedule_runs.c.outcome != RunOutcome.QUEUED.value) & ~alive
+    tx.connection.execute(delete(schedule_runs).where(mine, schedule_runs.c.tick_at <= edge, idle))
+
+
+def runs(tx: Transaction, schedule_id: str, *, limit: int, before: datetime | None = None) -> list[ScheduleRun]:
+    """A schedule's times, newest first."""
+    statement = select(schedule_runs).where(schedule_runs.c.schedule_id == schedule_id)
+    if before is not None:
+        statement = statement.where(schedule_runs.c.tick_at < before)
+    return [_run_of(row) for row in tx.connection.execute(statement.order_by(schedule_runs.c.tick_at.desc()).limit(limit))]
+
+
+def run_of_job(tx: Transaction, job_id: str, schedule_id: str) -> ScheduleRun:
+    """The time that a job was started for. Raises `NotFound`."""
+    mine = (schedule_runs.c.job_id == job_id) & (schedule_runs.c.schedule_id == schedule_id)
+    row = tx.connection.execute(select(schedule_runs).where(mine)).one_or_none()
+    if row is None:
+        raise NotFound("The run is not in the schedule's history any more.", param="schedule_id")
+    return _run_of(row)
+
+
+def _schedule_of(row: Row[Any]) -> Schedule:
+    try:
+        spec = JobSpec.model_validate(row.spec, extra="ignore")  # a newer release may have written more fields
+    except ValidationError as error:
+        raise RecordUnreadable(f"Schedule {row.id} can't be read by this release: {error.errors()[0]['msg']}.") from error
+    values = {name: getattr(row, name) for name in Schedule.__dataclass_fields__ if name != "spec"}
+    return Schedule(**(values | {"spec": spec, "overlap": Overlap(row.overlap), "catch_up": CatchUp(row.catch_up)}))
+
+
+def _run_of(row: Row[Any]) -> ScheduleRun:
+    values = {name: getattr(row, name) for name in ScheduleRun.__dataclass_fields__}
+    return ScheduleRun(**(values | {"outcome": RunOutcome(row.outcome)}))

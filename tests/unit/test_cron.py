@@ -1,0 +1,107 @@
+"""Cron in time zones: what changes of clocks skip or repeat comes exactly once, restarts make no difference."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualtrack.domain import cron
+
+BERLIN = "Europe/Berlin"  # clocks go forward on 29 March 2026 at 02:00 (01:00 UTC) and back on 25 October at 03:00 (01:00 UTC)
+
+
+def utc(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def times(expression: str, zone: str, start: str, end: str) -> list[str]:
+    """All times between, each found anew from the one before, as the scheduler does."""
+    found, at = [], utc(start)
+    while (following := cron.next_after(expression, zone, at)) is not None and following < utc(end):
+        at = following
+        found.append(at.strftime("%d %H:%M"))
+    return found
+
+
+def test_a_time_that_spring_skips_comes_once_right_after() -> None:
+    assert times("30 2 * * *", BERLIN, "2026-03-28T00:00", "2026-03-31T00:00") == ["28 01:30", "29 01:00", "30 00:30"]
+    assert times("0,30 2 * * *", BERLIN, "2026-03-29T00:00", "2026-03-30T00:00") == ["29 01:00"]
+
+
+def test_a_time_that_autumn_repeats_comes_once() -> None:
+    assert times("30 2 * * *", BERLIN, "2026-10-24T00:00", "2026-10-27T00:00") == ["24 00:30", "25 00:30", "26 01:30"]
+
+
+def test_what_is_due_all_the_time_goes_on_by_real_time() -> None:
+    hours = [f"25 {hour:02}:00" for hour in range(24)]
+    assert times("0 * * * *", BERLIN, "2026-10-24T23:59", "2026-10-26T00:00") == hours
+    assert times("0 * * * *", BERLIN, "2026-03-28T23:59", "2026-03-30T00:00") == [hour.replace("25", "29") for hour in hours]
+    assert len(times("*/20 * * * *", BERLIN, "2026-10-24T23:59", "2026-10-26T00:00")) == 72
+
+
+def test_other_zones() -> None:
+    assert times("0 9 * * MON", "America/New_York", "2026-11-01T00:00", "2026-11-10T00:00") == ["02 14:00", "09 14:00"]
+    assert times("30 0 * * *", "Asia/Kolkata", "2026-01-01T00:00", "2026-01-02T00:00") == ["01 19:00"]
+    assert times("0 0 29 2 *", "UTC", "2026-01-01T00:00", "2033-01-01T00:00") == ["29 00:00", "29 00:00"]
+
+
+EXPRESSIONS = [
+    "* * * * *",
+    "*/7 * * * *",
+    "30 2 * * *",
+    "0 3 * * *",
+    "15 1,2,3 * * *",
+    "59 23 * * *",
+    "0 12 1 * *",
+    "0 0 * * MON#1",
+    "0 */4 * * *",
+]
+ZONES = [BERLIN, "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "UTC", "America/Santiago"]
+
+
+@given(
+    st.sampled_from(EXPRESSIONS),
+    st.sampled_from(ZONES),
+    st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1)),  # noqa: DTZ001 - UTC is given below
+    st.integers(0, 5000),
+)
+def test_the_latest_time_is_the_one_that_counting_finds(expression: str, zone: str, start: datetime, minutes: int) -> None:
+    first = cron.next_after(expression, zone, start.replace(tzinfo=UTC))
+    assert first is not None
+    assert first > start.replace(tzinfo=UTC)
+    now = first + timedelta(minutes=minutes)
+    tick, count, at = first, 0, first
+    while (following := cron.next_after(expression, zone, at)) is not None and following <= now:
+        assert following > at
+        tick, at, count = following, following, count + 1
+        if count > cron.MISSED_MOST + 5000:
+            break
+    assert cron.latest(expression, zone, first, now) == (tick, min(count, cron.MISSED_MOST))
+
+
+def test_years_of_absence_are_made_up_for_soon() -> None:
+    started = time.monotonic()
+    first, now = utc("2020-01-01T00:00"), utc("2026-11-30T08:00")
+    assert cron.latest("* * * * *", BERLIN, first, now) == (now, cron.MISSED_MOST)
+    assert cron.latest("*/5 * 1 * *", "UTC", first, now) == (utc("2026-11-01T23:55"), cron.MISSED_MOST)
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "* * * *", "* * * * * *", "@daily", "61 * * * *", "* 24 * * *", "0 0 30 2 *", "a * * * *", "0 0 * * MON#6"]
+)
+def test_what_is_no_expression_or_never_due_is_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        cron.check(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "Europe", "Berlin", "Mars/Phobos", "../etc/passwd", "/etc/localtime", "Europe/Berlin\x00", "a" * 300, "+1"]
+)
+def test_what_is_no_time_zone_is_refused(wrong: str) -> None:
+    with pytest.raises(ValueError, match="no time zone"):
+        cron.zone(wrong)
