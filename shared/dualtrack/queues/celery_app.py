@@ -23,8 +23,8 @@ from dualtrack.queues.topology import Topology
 from dualtrack.settings import BrokerSettings
 
 _LOG: Final = logging.getLogger(__name__)
-_HEARTBEAT_S: Final = 6
-"""A frozen consumer is hung up on after one to two of these, and its messages go to others: before its lease is over."""
+_HEARTBEAT_S: Final = 4
+"""RabbitMQ hangs up on a frozen consumer after two to three of these, and its messages go to others: before its lease is over."""
 _RETRY_S: Final = 0.5
 _RETRY_MAX_S: Final = 2.0
 

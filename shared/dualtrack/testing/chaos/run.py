@@ -19,7 +19,7 @@ STUCK_S: Final = 120.0
 """A job that has not ended by then is stuck."""
 JOBS: Final = 6
 _AT_ONCE: Final = 6
-_SECONDS_A_JOB: Final = 3.0
+_SECONDS_A_JOB: Final = 5.0
 _STRIKES: Final = 400
 WAITED_OUT_S: Final = 60.0
 """Recovery after a series of faults: a pause after failures may have grown to its longest (`limits.backoff_max_s`)."""
@@ -55,7 +55,7 @@ def run_random(rig: Rig, *, seed: int, jobs: int, steps: tuple[int, int], say: C
     """Jobs under the seed's faults, one after the other until all jobs have ended; then the doctor, on rows and objects."""
     began = time.monotonic()
     plans = plan_jobs(seed, jobs, steps, witness_url=rig.witness_url, prefix="random")
-    clients = rig.clients(plans, deadline_s=STUCK_S + jobs * _SECONDS_A_JOB, at_once=max(_AT_ONCE, jobs // 12))
+    clients = rig.clients(plans, deadline_s=STUCK_S + jobs * _SECONDS_A_JOB, at_once=max(_AT_ONCE, jobs // 6))
     broken: list[str] = []
     clients.start()
     struck, since = 0, time.time()
