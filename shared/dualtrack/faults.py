@@ -57,6 +57,11 @@ class Fault(StrEnum):
     ROUTER_RUNG = "router.rung"
     """The planner is rung; the client has no answer."""
 
+    APPROVAL_DECIDE = "approval.decide"
+    """What a person decided is written and not committed."""
+    APPROVAL_DECIDED = "approval.decided"
+    """It is committed; nobody is rung, and the person has no answer."""
+
     PLANNER_CLAIM = "planner.claim"
     PLANNER_CLAIMED = "planner.claimed"
     """The job is this planner's; the model has not been asked."""

@@ -109,8 +109,9 @@ def test_the_witness_writes_every_call_down_before_it_answers(tmp_path: Path) ->
         url = json.loads(output.read_text())["url"]
         for key in ("one", "two"):
             httpx.post(f"{url}/effects/paid", headers={"idempotency-key": key}, content=b"{}", trust_env=False).raise_for_status()
+        httpx.post(f"{url}/hooks/done", headers={"webhook-id": "msg_1"}, trust_env=False).raise_for_status()
         assert httpx.post(f"{url}/elsewhere", trust_env=False).status_code == 404
-        assert read(log) == [Effect("paid", "one"), Effect("paid", "two")]
+        assert read(log) == [Effect("paid", "one"), Effect("paid", "two"), Effect("hook:done", "msg_1")]
     finally:
         process.kill()
 

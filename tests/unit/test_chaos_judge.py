@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from dualtrack.testing.chaos.jobs import EXTERNAL_TOOL, PlannedJob
+from dualtrack.testing.chaos.jobs import ASKED, EXTERNAL_TOOL, PlannedJob
 from dualtrack.testing.chaos.judge import Record, Verdict, judge, recovery
 from dualtrack.testing.chaos.report import Result, as_json, into_page, markdown, terminal_row
 from dualtrack.testing.witness import Effect
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
-PLAN = PlannedJob("job-1-0", ({}, {}, {}, {}), ("0", "1"), ("job-1-0-2",))
-HEARD = [Effect("job-1-0-2", "call_2")]
+PLAN = PlannedJob("job-1-0", ({}, {}, {}, {}), ("0", "1"), ("job-1-0-2",), "http://127.0.0.1:1/hooks/job-1-0")
+TOLD = Effect("hook:job-1-0", "msg_1")
+HEARD = [Effect("job-1-0-2", "call_2"), TOLD]
 
 
 def whole() -> Record:
@@ -172,10 +173,32 @@ def test_an_effect_that_the_witness_heard_twice_is_a_repeated_one_whatever_its_k
 
 
 def test_an_effect_that_a_job_believes_in_and_nobody_heard_is_a_lost_one() -> None:
-    assert columns(judge([whole()], [])) == (1, 0, 0, 0)
+    assert columns(judge([whole()], [TOLD])) == (1, 0, 0, 0)
 
 
-@pytest.mark.parametrize("heard", [[], HEARD])
+def test_a_webhook_that_never_came_is_lost_and_one_that_came_twice_is_no_fault() -> None:
+    assert columns(judge([whole()], HEARD[:1])) == (1, 0, 0, 0)
+    assert judge([whole()], [*HEARD, TOLD]).clean  # at least once, by the specification
+
+
+def test_a_call_that_needs_consent_must_not_begin_before_it() -> None:
+    record = whole()
+    call = {"id": "call_9", "tool": EXTERNAL_TOOL, "arguments": {"url": f"http://w/effects/x{ASKED}"}}
+    events: list[dict[str, Any]] = [
+        {"type": "step.decided", "data": {"step": 5, "calls": [call]}},
+        {"type": "approval.decided", "data": {"call_id": "call_9", "status": "approved"}},
+        {"type": "call.started", "data": {"call_id": "call_9"}},
+        {"type": "call.finished", "data": {"call_id": "call_9", "tool": EXTERNAL_TOOL, "ok": True, "observation": ""}},
+    ]
+    for order, wrong in (((0, 1, 2, 3), 0), ((0, 2, 1, 3), 1), ((0, 2, 3), 1)):
+        tail = [{"type": "job.succeeded", "data": {}}]
+        record.events = [*whole().events[:-1], *(events[n] for n in order), *tail]
+        record.events = [event | {"seq": n + 1, "at": NOW.isoformat()} for n, event in enumerate(record.events)]
+        record.streamed = copy.deepcopy(record.events)
+        assert columns(judge([record], HEARD)) == (0, 0, 0, wrong)
+
+
+@pytest.mark.parametrize("heard", [[TOLD], HEARD])
 def test_an_effect_of_unknown_outcome_may_have_happened_or_not_but_not_twice(heard: list[Effect]) -> None:
     record = whole()
     for events in (record.events, _streamed(record)):

@@ -25,6 +25,7 @@ from dualtrack.domain.waiting import ApprovalKind, ApprovalStatus, Held
 from dualtrack.engine import flow
 from dualtrack.engine.ending import end_job
 from dualtrack.engine.runtime import Runtime
+from dualtrack.faults import Fault, point
 
 SCHEDULER: Final = "scheduler"
 """Who decides where nobody did in time."""
@@ -189,7 +190,9 @@ class Decisions:
             message = f"Nobody knows whether {found.tool} ({found.call_id}) happened, and a person had the job fail."
             end_job(tx, job.id, JobStatus.FAILED, reason=Reason.OUTCOME_UNKNOWN, message=message)
         else:
+            tx.after_commit(lambda: point(Fault.APPROVAL_DECIDED, job.id))
             flow.go_on(tx, self._runtime, job)
+        point(Fault.APPROVAL_DECIDE, job.id)
         return found
 
     def _check_edit(self, job: Job, asked: Approval, arguments: Mapping[str, Any]) -> None:

@@ -2,8 +2,8 @@
 
     python -m dualtrack.testing.witness --log FILE [--port 0]
 
-Prints one JSON line, `{"url": "http://127.0.0.1:PORT"}`, once it listens. `POST /effects/NAME` appends one line to FILE before it answers;
-it stands outside of everything that is broken on purpose, so its log is what really happened.
+Prints one JSON line, `{"url": "http://127.0.0.1:PORT"}`, once it listens. A POST to /effects/NAME or /hooks/NAME appends one line to
+FILE before it is answered. It stands outside of everything that is broken on purpose, so its log is what really happened.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 _MAX_BODY: Final = 65_536
-PREFIX: Final = "/effects/"
+EFFECTS: Final = "/effects/"
+HOOKS: Final = "/hooks/"
+"""Webhooks are written down as `hook:NAME`, with their message's id as the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,11 @@ class Effect:
     """What the job's script calls this effect; each is wanted once."""
     key: str
     """The idempotency key that came with it."""
+
+
+def hook(name: str) -> str:
+    """What a webhook to /hooks/NAME is written down as."""
+    return f"hook:{name}"
 
 
 def read(log: Path) -> list[Effect]:
@@ -42,10 +49,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(min(int(self.headers.get("content-length") or 0), _MAX_BODY))
-        if not self.path.startswith(PREFIX):
-            self._answer(404, {"error": "POST to /effects/NAME"})
+        if self.path.startswith(EFFECTS):
+            name, key = self.path.removeprefix(EFFECTS), "idempotency-key"
+        elif self.path.startswith(HOOKS):
+            name, key = hook(self.path.removeprefix(HOOKS)), "webhook-id"
+        else:
+            self._answer(404, {"error": "POST to /effects/NAME or /hooks/NAME"})
             return
-        line = json.dumps({"name": self.path.removeprefix(PREFIX), "key": self.headers.get("idempotency-key", "")})
+        line = json.dumps({"name": name, "key": self.headers.get(key, "")})
         with self.lock, self.log.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
         self._answer(200, {"done": True})

@@ -12,7 +12,7 @@ from typing import Any, Final
 import httpx
 
 from dualtrack.domain.job import DEFAULT_AGENT_TOOLS
-from dualtrack.testing.chaos.jobs import EXTERNAL_TOOL, PlannedJob
+from dualtrack.testing.chaos.jobs import EXTERNAL_TOOL, POLICY, PlannedJob
 from dualtrack.testing.chaos.judge import Record
 
 _END: Final = frozenset({"job.succeeded", "job.failed", "job.cancelled", "job.expired"})
@@ -64,14 +64,16 @@ class Clients:
 
     def _follow(self, record: Record) -> None:
         with self._slots, httpx.Client(headers=self._headers, timeout=_TIMEOUT, trust_env=False) as client:
-            turn = 0
+            turn, approvals = 0, list[str]()
             while time.monotonic() < self._deadline:
                 url = self._urls[turn % len(self._urls)]
                 turn += 1
                 try:
                     if record.job_id is None:
                         record.job_id = self._submit(client, url, record.plan)
-                    elif self._stream(client, url, record):
+                    elif approvals:
+                        self._approve(client, url, approvals)
+                    elif self._stream(client, url, record, approvals):
                         return
                 except httpx.HTTPError:
                     time.sleep(_PAUSE_S)
@@ -79,7 +81,8 @@ class Clients:
     def _submit(self, client: httpx.Client, url: str, plan: PlannedJob) -> str | None:
         body = {
             "instructions": f"Follow the script.\n```script\n{json.dumps(plan.script)}\n```",
-            "agent": {"tools": [*DEFAULT_AGENT_TOOLS, EXTERNAL_TOOL]},
+            "agent": {"tools": [*DEFAULT_AGENT_TOOLS, EXTERNAL_TOOL], "policies": [POLICY]},
+            "webhook": {"url": plan.webhook, "events": ["job.succeeded"]},
             "limits": {"steps": plan.steps + 10},
             "metadata": {"token": plan.token},
         }
@@ -89,8 +92,16 @@ class Clients:
             return None
         return str(answer.raise_for_status().json()["id"])
 
-    def _stream(self, client: httpx.Client, url: str, record: Record) -> bool:
-        """Take events until the job's end (True), or until the stream breaks off or has been cut."""
+    @staticmethod
+    def _approve(client: httpx.Client, url: str, approvals: list[str]) -> None:
+        """Give consent, again and again until it is answered."""
+        if client.post(f"{url}/v1/approvals/{approvals[0]}/approve").status_code < 500:
+            del approvals[0]
+        else:
+            time.sleep(_PAUSE_S)
+
+    def _stream(self, client: httpx.Client, url: str, record: Record, approvals: list[str]) -> bool:
+        """Take events until the job's end (True), or until the stream breaks off, has been cut, or somebody is asked something."""
         seen = record.streamed
         assert seen is not None
         headers = {"accept": "text/event-stream"} | ({"last-event-id": str(seen[-1]["seq"])} if seen else {})
@@ -108,7 +119,9 @@ class Clients:
                 taken += 1
                 if seen[-1]["type"] in _END:
                     return True
-                if taken == _CUT_EVERY:
+                if seen[-1]["type"] == "approval.requested":
+                    approvals.append(seen[-1]["data"]["approval_id"])
+                if approvals or taken == _CUT_EVERY:
                     return False
         return False
 

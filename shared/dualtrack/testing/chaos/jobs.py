@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 EXTERNAL_TOOL: Final = "http_request"
+ASKED: Final = "-asked"
+"""Effects whose name ends so need a person's consent first."""
+POLICY: Final = {"tool": EXTERNAL_TOOL, "arguments": {"url": f"{ASKED}$"}, "action": "ask"}
 LONG_LINES: Final = 1500
 """Lines of the observation that is too long for the context, so that it is uploaded."""
 _DELAY_S: Final = (0.0, 0.15)
@@ -23,6 +26,8 @@ class PlannedJob:
     """What its file `log` holds at the end: each workspace effect once, in order."""
     effects: tuple[str, ...]
     """Names of its external effects, as the witness will hear of them."""
+    webhook: str
+    """Address that is told of its success."""
 
     @property
     def steps(self) -> int:
@@ -40,8 +45,8 @@ def _job(rng: random.Random, token: str, steps: int, witness_url: str) -> Planne
     script: list[dict[str, Any]] = []
     lines: list[str] = []
     effects: list[str] = []
-    kinds = ["append", "append", "append", "read", "long", "external", "external"]
-    must = ["append", "external", "long"]
+    kinds = ["append", "append", "append", "read", "long", "external", ASKED]
+    must = ["append", "external", "long", ASKED]
     for n in range(max(steps - 2, 1)):
         kind = must[n] if n < len(must) else rng.choice(kinds)
         if kind == "append":
@@ -53,9 +58,9 @@ def _job(rng: random.Random, token: str, steps: int, witness_url: str) -> Planne
             lines.append(str(n))
             step = {"tool": "shell", "arguments": {"command": f"echo {n} >> log; seq {LONG_LINES}"}}
         else:
-            effects.append(f"{token}-{n}")
+            effects.append(f"{token}-{n}{ASKED}" if kind == ASKED else f"{token}-{n}")
             step = {"tool": EXTERNAL_TOOL, "arguments": {"method": "POST", "url": f"{witness_url}/effects/{effects[-1]}"}}
         script.append(step | {"thought": f"Step {n}: {kind}.", "delay_s": round(rng.uniform(*_DELAY_S), 3)})
     script.append({"tool": "shell", "arguments": {"command": "cat log"}})
     script.append({"tool": "finish", "arguments": {"answer": token}})
-    return PlannedJob(token, tuple(script), tuple(lines), tuple(effects))
+    return PlannedJob(token, tuple(script), tuple(lines), tuple(effects), f"{witness_url}/hooks/{token}")

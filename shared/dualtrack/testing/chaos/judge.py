@@ -9,8 +9,8 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final
 
-from dualtrack.testing.chaos.jobs import PlannedJob
-from dualtrack.testing.witness import Effect
+from dualtrack.testing.chaos.jobs import ASKED, PlannedJob
+from dualtrack.testing.witness import Effect, hook
 
 Event = dict[str, Any]
 """As the API shows it."""
@@ -110,6 +110,8 @@ def _missing(record: Record, heard: Counter[str]) -> list[str]:
     missing += [
         f"effect {name}, which it says was done" for name in record.plan.effects if not heard[name] and _told(record, name) == "done"
     ]
+    if not heard[hook(record.plan.token)]:
+        missing.append("the webhook of its success")
     return missing + [f"effect {name}: {told}" for name in record.plan.effects if (told := _told(record, name)) not in {"done", "unknown"}]
 
 
@@ -150,10 +152,25 @@ def _wrong(record: Record) -> list[str]:
     found += [f"call {call} ended {times} times" for call, times in over.items() if times > 1]
     if record.status in _ENDED:
         found += [f"call {call} never ended" for call in asked if not over[call]]
+    found += [f"call {call} began without consent" for call in _unconsented(record)]
     decided = [event["data"]["step"] for event in record.events if event["type"] == "step.decided"]
     if decided != sorted(set(decided)):
         found.append(f"its steps are out of order: {decided}")
     ends = [event["type"] for event in record.events if event["type"].removeprefix("job.") in _ENDED]
     if record.status in _ENDED and (ends != [f"job.{record.status}"] or record.events[-1]["type"] != ends[0]):
         found.append(f"its end is told wrongly: {record.status}, {ends}")
+    return found
+
+
+def _unconsented(record: Record) -> list[str]:
+    """Calls that began before a person had said yes to them, though one had to be asked."""
+    guarded, found = set[str](), []
+    for event in record.events:
+        data = event["data"]
+        if event["type"] == "step.decided":
+            guarded |= {call["id"] for call in data["calls"] if str(call["arguments"].get("url", "")).endswith(ASKED)}
+        elif event["type"] == "approval.decided" and data["status"] == "approved":
+            guarded.discard(data["call_id"])
+        elif event["type"] == "call.started" and data["call_id"] in guarded:
+            found.append(data["call_id"])
     return found

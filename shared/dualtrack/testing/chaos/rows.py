@@ -210,7 +210,10 @@ ROUTER: Final = (
     (Fault.PUBLISH, False),
     (Fault.PUBLISHED, False),
     (Fault.ROUTER_RUNG, False),
+    (Fault.APPROVAL_DECIDE, False),
+    (Fault.APPROVAL_DECIDED, True),
 )
+DELIVERY: Final = (Fault.DELIVERY_CLAIMED, Fault.DELIVERY_SENT)
 SCHEDULER: Final = (Fault.SCHEDULER_PUSH_BACK, Fault.SCHEDULER_PUSHED_BACK, Fault.SCHEDULER_RUNG)
 
 
@@ -221,6 +224,7 @@ def matrix() -> list[Row]:
         *(_kill("planner", fault, skip=3, short=short) for fault, short in PLANNER),
         *(_kill("executor", fault, skip=_SKIPPED.get(fault, 3), short=short) for fault, short in EXECUTOR),
         *(_kill("router", fault, skip=1, within_s=LEASE_S, short=short) for fault, short in ROUTER),
+        *(_kill("scheduler", fault, skip=0, within_s=LEASE_S) for fault in DELIVERY),
         *(_kill_scheduler(fault, short=fault is Fault.SCHEDULER_PUSHED_BACK) for fault in SCHEDULER),
         _outage("rabbitmq-stopped", "RabbitMQ: stopped for 5 s", lambda rig: rig.rabbitmq.stop(), lambda rig: rig.rabbitmq.start(), 5),
         _outage("rabbitmq-restarted", "RabbitMQ: restarted", lambda rig: rig.rabbitmq.restart(), lambda rig: None, 0, short=True),

@@ -9,12 +9,14 @@ from typing import Final
 from dualtrack.testing.chaos import judge
 from dualtrack.testing.chaos.jobs import plan_jobs
 from dualtrack.testing.chaos.report import Result
-from dualtrack.testing.chaos.rig import Rig
+from dualtrack.testing.chaos.rig import Rig, wait_for
 from dualtrack.testing.chaos.rows import NotReached, Row
 from dualtrack.testing.chaos.strikes import plan_strikes
 from dualtrack.testing.chaos.striking import strike
 from dualtrack.testing.servers.process import ServerFailed
+from dualtrack.testing.witness import hook
 
+_WEBHOOK_S: Final = 60.0
 STUCK_S: Final = 120.0
 """A job that has not ended by then is stuck."""
 JOBS: Final = 6
@@ -41,6 +43,7 @@ def run_row(rig: Rig, row: Row, *, seed: int, jobs: int = JOBS) -> Result:
     except (NotReached, ServerFailed) as error:
         broken.append(f"not proved: {error}")
     records = clients.finish()
+    _await_webhooks(rig, records)
     verdict = judge.judge(records, rig.effects())
     recovery = judge.recovery(records, since)
     try:
@@ -49,6 +52,12 @@ def run_row(rig: Rig, row: Row, *, seed: int, jobs: int = JOBS) -> Result:
         broken.append(f"the stack did not come back: {error}")
     broken += rig.doctor(objects=False)
     return Result(row.name, row.what, verdict, recovery, row.within_s, time.monotonic() - began, broken)
+
+
+def _await_webhooks(rig: Rig, records: list[judge.Record]) -> None:
+    """Webhooks come after the end, and one that was cut off after its attempt's lease."""
+    wanted = {hook(record.plan.token) for record in records if record.status == "succeeded"}
+    wait_for(lambda: wanted <= {effect.name for effect in rig.effects()}, _WEBHOOK_S)
 
 
 def run_random(rig: Rig, *, seed: int, jobs: int, steps: tuple[int, int], say: Callable[[str], None]) -> Result:
@@ -62,7 +71,10 @@ def run_random(rig: Rig, *, seed: int, jobs: int, steps: tuple[int, int], say: C
     for what in plan_strikes(seed, _STRIKES):
         if clients.done():
             break
-        strike(rig, what, clients.done)
+        try:
+            strike(rig, what, clients.done)
+        except ServerFailed as error:
+            broken.append(f"not proved: {what}: {error}")
         struck, since = struck + 1, time.time()
         say(f"{time.monotonic() - began:6.0f} s  {clients.ended():4} of {jobs} jobs ended  {what}")
     records = clients.finish()
@@ -70,6 +82,7 @@ def run_random(rig: Rig, *, seed: int, jobs: int, steps: tuple[int, int], say: C
         rig.wait_ready()
     except ServerFailed as error:
         broken.append(f"the stack did not come back: {error}")
+    _await_webhooks(rig, records)
     verdict = judge.judge(records, rig.effects())
     broken += rig.doctor(objects=True)
     about = f"{struck} random faults, seed {seed}, jobs of {steps[0]} to {steps[1]} steps"
