@@ -202,7 +202,9 @@ EXECUTOR: Final = (
     (Fault.ACKNOWLEDGE, False),
     (Fault.ACKNOWLEDGED, False),
 )
-_SKIPPED: Final = dict.fromkeys((Fault.EXECUTOR_OBSERVATION, Fault.EXTERNAL_INTEND, Fault.EXTERNAL_SEND, Fault.EXTERNAL_SENT), 0)
+_SKIPPED: Final = {
+    fault: 0 for fault in Fault if fault.startswith(("external.", "approval.", "delivery.")) or fault is Fault.EXECUTOR_OBSERVATION
+}
 """Passages let through first, where there are few of them."""
 ROUTER: Final = (
     (Fault.ROUTER_ACCEPT, False),
@@ -223,7 +225,7 @@ def matrix() -> list[Row]:
         Row("none", "nothing (what the same jobs do undisturbed)", _nothing, LEASE_S, short=True),
         *(_kill("planner", fault, skip=3, short=short) for fault, short in PLANNER),
         *(_kill("executor", fault, skip=_SKIPPED.get(fault, 3), short=short) for fault, short in EXECUTOR),
-        *(_kill("router", fault, skip=1, within_s=LEASE_S, short=short) for fault, short in ROUTER),
+        *(_kill("router", fault, skip=_SKIPPED.get(fault, 1), within_s=LEASE_S, short=short) for fault, short in ROUTER),
         *(_kill("scheduler", fault, skip=0, within_s=LEASE_S) for fault in DELIVERY),
         *(_kill_scheduler(fault, short=fault is Fault.SCHEDULER_PUSHED_BACK) for fault in SCHEDULER),
         _outage("rabbitmq-stopped", "RabbitMQ: stopped for 5 s", lambda rig: rig.rabbitmq.stop(), lambda rig: rig.rabbitmq.start(), 5),
