@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from dualtrack.domain.limits import Seconds
 from dualtrack.domain.pattern import Pattern, found
-from dualtrack.domain.tool import Effect, Risk, ToolSpec
+from dualtrack.domain.tool import Effect, OnUnknown, Risk, ToolSpec
 
 MAX_RULES: Final = 50
 MAX_EXPIRES_S: Final = 30 * 24 * 3600
@@ -49,6 +49,9 @@ class PolicyRule(BaseModel):
     risk: Risk = Field(Risk.LOW, description="Tools of at least this risk.")
     action: Action = Field(description="allow, ask a person first, or deny.")
     message: str = Field("", max_length=500, description="Why: shown to whoever decides, and to the agent where it is denied.")
+    on_unknown: OnUnknown | None = Field(
+        None, description="What becomes of such an external call of which nobody knows whether it happened; empty: what the agent says."
+    )
     expires_s: Seconds | None = Field(
         None, le=MAX_EXPIRES_S, description="Seconds for the decision; empty: `limits.approval_s`. Nobody's decision is a no."
     )
@@ -61,6 +64,7 @@ class Verdict:
     action: Action
     message: str = ""
     expires_s: float | None = None
+    on_unknown: OnUnknown | None = None
 
     @property
     def refusal(self) -> str:
@@ -76,7 +80,7 @@ def judge(rules: Iterable[PolicyRule], spec: ToolSpec, arguments: Mapping[str, A
     for rule in rules:
         if _fits(rule, spec, arguments):
             action = Action.ALLOW if rule.action is Action.ASK and spec.effect is Effect.CONTROL else rule.action
-            return Verdict(action, rule.message.strip().rstrip("."), rule.expires_s)
+            return Verdict(action, rule.message.strip().rstrip("."), rule.expires_s, rule.on_unknown)
     return Verdict(Action.ALLOW)
 
 

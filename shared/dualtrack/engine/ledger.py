@@ -14,6 +14,7 @@ from dualtrack.domain.errors import DualtrackError, OutgoingError
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
+from dualtrack.domain.policy import judge
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
 from dualtrack.domain.tool import Effect, OnUnknown
@@ -51,11 +52,12 @@ def may_have_happened(tx: Transaction, call: Call, error: DualtrackError) -> boo
 
 
 def resolve(tx: Transaction, runtime: Runtime, job: Job, call: Call) -> bool:
-    """Decide by the agent's policy what becomes of a call in doubt, claimed in this attempt, under the job's row lock.
+    """Decide by policies, else by the agent's `on_unknown`, what becomes of a call in doubt, claimed in this attempt, its job's row locked.
 
     True: it is to be made again, under the same idempotency key. Otherwise it is settled, or held until a person says what happened.
     """
-    policy = job.spec.agent.on_unknown
+    verdict = judge((*runtime.policies, *job.spec.agent.policies), runtime.registry.tool(call.tool).spec, call.arguments)
+    policy = verdict.on_unknown or job.spec.agent.on_unknown
     data = {"call_id": call.id, "step": call.step, "tool": call.tool, "attempt": call.attempt, "policy": policy.value}
     events.append(tx, job.id, NewEvent(EventType.CALL_IN_DOUBT, data))
     if policy is OnUnknown.RETRY:

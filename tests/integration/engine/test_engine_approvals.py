@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
@@ -326,6 +327,79 @@ def test_an_approved_call_runs_again_after_a_crash_under_the_same_approval(make:
     assert stepper.run(job).status is JobStatus.SUCCEEDED
     assert len(sandbox.ran) == 2
     assert types(stepper, job).count("approval.requested") == 1
+
+
+def test_the_same_call_again_needs_its_own_approval_also_after_compaction(make: Make, sandbox: CountingSandbox) -> None:
+    """The first answer is too long for the context of the second step: it is compacted before the same call comes again."""
+    long = shell("head -c 3000 /dev/zero | tr '\\0' x")
+    stepper = make(
+        [long, {"error": "context_too_long", "times": 1, **long}, long, {"error": "context_too_long", "times": 1, **long}, finish()]
+    )
+    job = submit(stepper)
+    by = decisions(stepper)
+    for times in range(1, 5):
+        (request,) = asked(stepper, job)
+        assert len(sandbox.ran) == times - 1
+        by.approve(request.id)
+        for _ in range(3):
+            settle_down(stepper)
+            stepper.time_passes()
+            stepper.scheduler.tick()
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+    assert len(sandbox.ran) == 4
+    assert types(stepper, job).count("context.compacted") >= 1
+    assert types(stepper, job).count("approval.requested") == 4
+
+
+def test_an_approval_whose_ring_is_lost_is_carried_out_all_the_same(make: Make, sandbox: CountingSandbox) -> None:
+    stepper = make([shell("echo x"), finish()])
+    job = submit(stepper)
+    stepper.doorbell.broken = True
+    decisions(stepper).approve(asked(stepper, job)[0].id)
+    stepper.doorbell.broken = False
+    assert not stepper.doorbell.rings
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+    assert len(sandbox.ran) == 1
+
+
+def test_every_ring_twice_runs_an_approved_call_once(make: Make, sandbox: CountingSandbox) -> None:
+    stepper = make([shell("echo x"), finish()])
+    job = stepper.submit(agent=ASK_SHELL)
+    stepper.doorbell.rings.extend(list(stepper.doorbell.rings))
+    settle_down(stepper)
+    decisions(stepper).approve(asked(stepper, job)[0].id)
+    stepper.doorbell.rings.extend(list(stepper.doorbell.rings))
+    settle_down(stepper)
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+    assert len(sandbox.ran) == 1
+    assert types(stepper, job).count("call.started") == 1
+
+
+def test_the_database_keeps_the_hash(database: Database) -> None:
+    numbers = [
+        0,
+        -0.0,
+        1.0,
+        1.5,
+        1e2,
+        1e16,
+        1e22,
+        1e23,
+        1.7976931348623157e308,
+        5e-324,
+        1e-7,
+        2**70,
+        -3,
+        True,
+        None,
+        "1",
+        0.1,
+        123456789.125,
+    ]
+    arguments = {f"k{n}": value for n, value in enumerate(numbers)} | {"ü": [{"b": 1, "a": "\u2028"}]}
+    with database.transaction() as tx:
+        kept = tx.connection.execute(text("SELECT CAST(:value AS jsonb)"), {"value": json.dumps(arguments)}).scalar_one()
+    assert arguments_sha256(kept) == arguments_sha256(arguments)
 
 
 def test_numbers_keep_their_hash_through_the_database(make: Make) -> None:

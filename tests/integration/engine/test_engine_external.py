@@ -198,6 +198,14 @@ def test_nobody_says_what_happened(stepper: Stepper, pay: Pay, doubtful: Job, da
     assert "nobody said in time" in call.preview
 
 
+def test_a_rule_says_what_becomes_of_a_doubt_before_the_agent_does(stepper: Stepper, pay: Pay) -> None:
+    rules = [{"tool": "pay", "action": "allow", "on_unknown": "fail"}]
+    job = stepper.submit(agent=AGENT | {"on_unknown": "retry", "policies": rules})
+    pay.then = breaks(AnswerBroken("cut off"))
+    assert stepper.run(job).reason == "outcome_unknown"
+    assert len(pay.keys) == 1
+
+
 def test_what_surely_did_not_happen_is_simply_done_again(stepper: Stepper, pay: Pay) -> None:
     job = stepper.submit(agent=AGENT)
     pay.before = breaks(HostUnreachable("no route"))
