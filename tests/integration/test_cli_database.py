@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -102,6 +103,21 @@ def test_the_doctor_tells_what_holds_and_what_does_not(run: Run, database: Datab
     unknown = run("doctor", "--job", "job_2")
     assert (unknown.exit_code, unknown.stdout) == (Exit.API_ERROR, "")
     assert "job_2" in unknown.stderr
+
+
+def test_garbage_is_counted_and_collected(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUALTRACK_OBJECTS__PATH", str(tmp_path))
+    run("migrate")
+    lost = tmp_path / "observations" / "ten_1" / "job_1" / "call_1" / "1"
+    lost.parent.mkdir(parents=True)
+    lost.write_text("lost")
+    assert json.loads(run("gc", "--json").stdout)["objects"] == 0
+    os.utime(lost, (1_000_000_000, 1_000_000_000))
+    counted = run("gc", "--dry-run")
+    assert (counted.exit_code, counted.stdout) == (0, "1 objects (4 bytes) and 0 idempotency keys would be deleted.\n")
+    assert lost.exists()
+    assert json.loads(run("gc", "--json").stdout)["bytes"] == 4
+    assert not lost.exists()
 
 
 @pytest.mark.parametrize(

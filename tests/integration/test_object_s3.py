@@ -13,10 +13,13 @@ import boto3
 import pytest
 from pydantic import SecretStr
 
+from dualtrack.db import migrate
+from dualtrack.db.engine import Database
+from dualtrack.doctor import garbage
 from dualtrack.domain.errors import ObjectMissing, StorageUnavailable
 from dualtrack.objects import s3
 from dualtrack.objects.s3 import PART_BYTES, S3Store
-from dualtrack.settings import S3Settings
+from dualtrack.settings import DatabaseSettings, S3Settings
 from dualtrack.testing.servers.process import free_ports
 
 if TYPE_CHECKING:
@@ -167,3 +170,16 @@ def test_an_upload_that_breaks_off_leaves_no_parts_behind(open_s3: Open, s3_serv
     assert client.list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
     client.close()
     assert store.head("key") is None
+
+
+def test_garbage_is_collected_from_a_real_server(open_s3: Open, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing and a single object may tell times of different exactness: that must keep nothing from being deleted."""
+    monkeypatch.setattr(garbage, "GARBAGE_S", -60.0)  # a day is long in a test
+    database = Database(DatabaseSettings(url=SecretStr(database_url)))
+    migrate.upgrade(database)
+    store = open_s3()
+    store.put("observations/ten_1/job_1/call_1/1", b"lost")
+    store.put("elsewhere", b"not ours")
+    assert garbage.collect(database, store, dry_run=False).bytes == 4
+    assert list(store.keys("")) == ["elsewhere"]
+    database.close()

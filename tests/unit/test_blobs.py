@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import io
+import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dualtrack.domain.errors import InvalidPath, ObjectMissing
+from dualtrack.domain.limits import FRESH_S
 from dualtrack.objects import blobs
 from dualtrack.objects.blobs import BlobCorrupt, BlobStore, SourceChanged
 from dualtrack.testing.objects import MemoryStore
@@ -109,3 +112,24 @@ def test_a_file_is_stored_from_its_position() -> None:
     file = io.BytesIO(b"skipped kept")
     file.seek(8)
     assert store.get(store.put_file(file).sha256) == b"kept"
+
+
+def test_what_is_old_and_may_be_garbage_is_put_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = MemoryStore()
+    digest = hashlib.sha256(b"data").hexdigest()
+    key = BlobStore(memory, "ten_1").key(digest)
+    memory.put(key, b"data")
+    memory.put_at[key] -= timedelta(seconds=FRESH_S + 1)
+    store = BlobStore(memory, "ten_1")
+    assert not store.has(digest)
+    store.put_file(io.BytesIO(b"data"))
+    assert memory.calls["put"] == 2
+    assert datetime.now(UTC) - memory.put_at[key] < timedelta(minutes=1)
+    assert store.has(digest)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + FRESH_S + 1)  # this process knew it for long
+    memory.put_at[key] -= timedelta(seconds=FRESH_S + 1)
+    assert not store.has(digest)
+    store.remember([digest])  # a recorded snapshot names it: it stays
+    monkeypatch.setattr(time, "monotonic", lambda: now + 100 * FRESH_S)
+    assert store.has(digest)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
     command(app, "doctor")(doctor)
+    command(app, "gc")(collect)
 
 
 def doctor(
@@ -79,3 +80,22 @@ def _as_json(finding: Finding) -> Mapping[str, Any]:
         "first": [{"job_id": item.job_id, "subject": item.subject, "detail": item.detail} for item in finding.first],
         "advice": None if finding.holds else finding.advice,
     }
+
+
+def collect(
+    session: Session,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
+) -> None:
+    """Delete objects that nothing has referred to for a day, and idempotency keys older than 30 days, while the platform may be at work."""
+    with backend.database(session) as database:
+        from dualtrack.db.migrate import require_current
+        from dualtrack.doctor.garbage import collect
+
+        require_current(database)
+        found = collect(database, backend.objects(session), dry_run=dry_run)
+    if session.as_json:
+        numbers = {"objects": found.objects, "bytes": found.bytes, "idempotency_keys": found.idempotency_keys}
+        session.out.document({"object": "garbage", "deleted": not dry_run, **numbers})
+        return
+    word = "would be deleted" if dry_run else "deleted"
+    session.out.text(f"{found.objects:,} objects ({found.bytes:,} bytes) and {found.idempotency_keys:,} idempotency keys {word}.")

@@ -13,14 +13,12 @@ from dualtrack.db.engine import Database
 from dualtrack.doctor import references
 from dualtrack.doctor.check import FIRST, Check, Finding, Offender, Severity, Subject
 from dualtrack.doctor.run import finding, run
+from dualtrack.domain.limits import GARBAGE_S
 from dualtrack.objects.manifest import EMPTY
 from dualtrack.objects.port import ObjectStore
 
 PREFIXES: Final = ("blobs/", "observations/")
 """Where the platform keeps its objects."""
-IN_USE_S: Final = 24 * 3600.0
-"""An unreferenced object younger than this may belong to work under way."""
-
 MANIFESTS: Final = Check(
     name="objects.manifests",
     subject=Subject.OBJECTS,
@@ -49,17 +47,18 @@ def referenced(in_use_s: float) -> Check:
         subject=Subject.OBJECTS,
         promise=f"no object that nothing refers to is older than {in_use_s / 3600:g} h",
         sql=f"""
-            SELECT NULL::text AS job_id, l.key AS subject, format('%s bytes, put %s', l.size, l.modified_at) AS detail
+            SELECT NULL::text AS job_id, l.key AS subject, format('%s bytes, put %s', l.size, l.modified_at) AS detail,
+                l.size, l.modified_at
             FROM listed l WHERE l.modified_at < now() - make_interval(secs => {in_use_s}) AND l.key NOT LIKE '%/{EMPTY.digest}'
                 AND NOT EXISTS (SELECT FROM wanted w WHERE w.key = l.key)
         """,
-        advice="Left by attempts that were lost: they cost space and nothing else.",
+        advice="Left by attempts that were lost: they cost space and nothing else; `dualtrack gc` deletes them.",
         severity=Severity.NOTICE,
     )
 
 
 def examine_objects(
-    database: Database, store: ObjectStore, *, job_id: str | None = None, in_use_s: float = IN_USE_S, first: int = FIRST
+    database: Database, store: ObjectStore, *, job_id: str | None = None, in_use_s: float = GARBAGE_S, first: int = FIRST
 ) -> Iterator[Finding]:
     """Whether the object store has all that the rows of one moment refer to, and, of all jobs, what nothing refers to any more.
 
@@ -75,7 +74,7 @@ def examine_objects(
         references.gather(connection, job_id)
         yield _read_manifests(connection, store, first)
         # Rows before objects: what a row refers to was stored before the row was written.
-        _keep(connection, _listing(store) if job_id is None else _heads(connection, store))
+        keep(connection, listing(store) if job_id is None else _heads(connection, store))
         # References of files and of what jobs share have no job, or another's: of one job, all that was gathered is its own.
         yield run(connection, PRESENT, _count(connection, "count(DISTINCT key) FROM wanted"), job_id=None, first=first)
         if job_id is None:
@@ -91,7 +90,8 @@ def _read_manifests(connection: Connection, store: ObjectStore, first: int) -> F
     return finding(MANIFESTS, _count(connection, "count(*) FROM manifests"), count, tuple(offenders))
 
 
-def _listing(store: ObjectStore) -> Iterator[tuple[str, int, datetime | None]]:
+def listing(store: ObjectStore) -> Iterator[tuple[str, int, datetime | None]]:
+    """All objects of the platform: key, size, age."""
     for prefix in PREFIXES:
         yield from ((found.key, found.size, found.modified_at) for found in store.stored(prefix))
 
@@ -105,7 +105,8 @@ def _heads(connection: Connection, store: ObjectStore) -> Iterator[tuple[str, in
             yield info.key, info.size, None
 
 
-def _keep(connection: Connection, found: Iterator[tuple[str, int, datetime | None]]) -> None:
+def keep(connection: Connection, found: Iterator[tuple[str, int, datetime | None]]) -> None:
+    """Write objects that the store has into the table `listed`, page by page."""
     while page := list(islice(found, references.PAGE)):
         connection.execute(
             text("INSERT INTO listed VALUES (:key, :size, :at)"), [{"key": key, "size": size, "at": at} for key, size, at in page]

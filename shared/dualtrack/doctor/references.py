@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, Final
 
 from sqlalchemy import Connection, text
@@ -49,31 +49,32 @@ def gather(connection: Connection, job_id: str | None) -> None:
         connection.execute(text(f"INSERT INTO manifests SELECT * FROM ({rows}) found{where} ON CONFLICT DO NOTHING"), parameters)
 
 
-def read_manifests(connection: Connection, store: ObjectStore) -> Iterator[tuple[str, str, str]]:
+def read_manifests(connection: Connection, store: ObjectStore) -> Generator[tuple[str, str, str]]:
     """Add to `wanted` what the manifests name; (job id, digest, what is wrong) of those that can't be read.
 
     Raises:
         StorageUnavailable: the store can't be asked.
     """
-    rows = connection.execute(text("SELECT * FROM manifests ORDER BY tenant_id, job_id, seq"), execution_options={"yield_per": PAGE})
+    found = connection.execute(text("SELECT * FROM manifests ORDER BY tenant_id, job_id, seq"), execution_options={"yield_per": PAGE})
     before: tuple[str, frozenset[Entry]] = ("", frozenset())
-    for row in rows:
-        blobs = BlobStore(store, row.tenant_id)
-        try:
-            data = EMPTY.encode() if row.digest == EMPTY.digest else blobs.get(row.digest)
-            files = frozenset(entry for entry in Manifest.decode(data).entries if entry.kind is EntryKind.FILE)
-        except ObjectMissing:
-            yield row.job_id, row.digest, "the manifest is missing"
-            continue
-        except (BlobCorrupt, ValueError, KeyError, TypeError) as error:
-            yield row.job_id, row.digest, f"the manifest can't be read: {error}"
-            continue
-        # A job's snapshots differ little from one to the next: only what the one before has not is added.
-        known = before[1] if before[0] == row.tenant_id else frozenset()
-        wanted = [_wanted(blobs, row, entry.sha256, entry.size, f"{entry.path!r} of") for entry in files - known]
-        wanted.append(_wanted(blobs, row, row.digest, len(data), "manifest of"))
-        connection.execute(text("INSERT INTO wanted VALUES (:key, :size, :job, :subject) ON CONFLICT DO NOTHING"), wanted)
-        before = row.tenant_id, files
+    with found as rows:
+        for row in rows:
+            blobs = BlobStore(store, row.tenant_id)
+            try:
+                data = EMPTY.encode() if row.digest == EMPTY.digest else blobs.get(row.digest)
+                files = frozenset(entry for entry in Manifest.decode(data).entries if entry.kind is EntryKind.FILE)
+            except ObjectMissing:
+                yield row.job_id, row.digest, "the manifest is missing"
+                continue
+            except (BlobCorrupt, ValueError, KeyError, TypeError) as error:
+                yield row.job_id, row.digest, f"the manifest can't be read: {error}"
+                continue
+            # A job's snapshots differ little from one to the next: only what the one before has not is added.
+            known = before[1] if before[0] == row.tenant_id else frozenset()
+            wanted = [_wanted(blobs, row, entry.sha256, entry.size, f"{entry.path!r} of") for entry in files - known]
+            wanted.append(_wanted(blobs, row, row.digest, len(data), "manifest of"))
+            connection.execute(text("INSERT INTO wanted VALUES (:key, :size, :job, :subject) ON CONFLICT DO NOTHING"), wanted)
+            before = row.tenant_id, files
 
 
 def _wanted(blobs: BlobStore, row: Any, digest: str, size: int, what: str) -> dict[str, object]:  # noqa: ANN401 - a row

@@ -22,6 +22,12 @@ Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+GARBAGE_S = 24 * 3600.0
+"""An object that nothing refers to may be deleted once it is older than this."""
+FRESH_S = GARBAGE_S / 4
+"""An object that was last put longer ago is put again rather than relied upon, unless something recorded refers to it."""
+IDEMPOTENCY_S = 30 * 24 * 3600.0
+"""Idempotency keys hold for at least this long."""
 SUSPECT_TRIES = 2
 """Claims without a record after which a row may be what kills its workers: from then on a process of its own works on it."""
 PRESENCE_RETURN_S = 6.0

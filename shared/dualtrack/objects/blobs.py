@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import re
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import BinaryIO, Final, cast
 
 from dualtrack.domain.errors import DualtrackError, InfrastructureError, InvalidPath
+from dualtrack.domain.limits import FRESH_S
 from dualtrack.objects.port import ObjectStore
 from dualtrack.objects.reading import read_up_to
 
@@ -66,7 +70,7 @@ class BlobStore:
         known = self.key(digest) in self._known if len(data) <= SMALL_BYTES else self.has(digest)
         if not known:
             self._store.put(self.key(digest), data)
-            self._known.add(self.key(digest))
+            self._known.add(self.key(digest), FRESH_S)
         return Blob(digest, len(data), self.key(digest))
 
     def put_file(self, source: BinaryIO) -> Blob:
@@ -87,23 +91,30 @@ class BlobStore:
         if not self.has(digest):
             source.seek(start)
             self._store.put(self.key(digest), cast("BinaryIO", _Verifying(source, digest)))
-            self._known.add(self.key(digest))
+            self._known.add(self.key(digest), FRESH_S)
         return Blob(digest, size, self.key(digest))
 
     def has(self, digest: str) -> bool:
-        """Whether a blob is stored. A yes is remembered: blobs are only deleted when nothing has named them for long."""
+        """Whether a blob is stored and will stay: put lately, or named by something recorded. A yes is remembered.
+
+        One that is old and may be named by nothing may be deleted at any moment as garbage: the caller has to put it again.
+        """
         key = self.key(digest)
         if key in self._known:
             return True
-        if self._store.head(key) is None:
+        found = self._store.head(key)
+        if found is None:
             return False
-        self._known.add(key)
+        fresh_s = FRESH_S - (datetime.now(UTC) - found.modified_at).total_seconds()
+        if fresh_s <= 0:
+            return False
+        self._known.add(key, fresh_s)
         return True
 
     def remember(self, digests: Iterable[str]) -> None:
-        """Take it that these are stored, because a recorded snapshot names them."""
+        """Take it that these are stored and stay, because a recorded snapshot names them."""
         for digest in digests:
-            self._known.add(self.key(digest))
+            self._known.add(self.key(digest), math.inf)
 
     def get(self, digest: str) -> bytes:
         """All bytes. Raises `ObjectMissing`, `BlobCorrupt`."""
@@ -159,19 +170,20 @@ class _Known:
     """The least recently used are forgotten first. Thread-safe."""
 
     def __init__(self) -> None:
-        self._keys: OrderedDict[str, None] = OrderedDict()
+        self._keys: OrderedDict[str, float] = OrderedDict()  # until when, by the monotonic clock
         self._lock = threading.Lock()
 
     def __contains__(self, key: str) -> bool:
         with self._lock:
-            if key not in self._keys:
+            if self._keys.get(key, -math.inf) < time.monotonic():
                 return False
             self._keys.move_to_end(key)
             return True
 
-    def add(self, key: str) -> None:
+    def add(self, key: str, for_s: float) -> None:
+        """Know a key for some seconds more."""
         with self._lock:
-            self._keys[key] = None
+            self._keys[key] = max(self._keys.get(key, -math.inf), time.monotonic() + for_s)
             self._keys.move_to_end(key)
             if len(self._keys) > KNOWN_BLOBS:
                 self._keys.popitem(last=False)

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -82,14 +83,15 @@ class FolderStore:
 
         return chunks()
 
-    def head(self, key: str) -> ObjectInfo | None:
+    def head(self, key: str) -> StoredObject | None:
         """See `ObjectStore`."""
         path = self._path(key)
         with self._errors(key):
             try:
-                return ObjectInfo(key, path.stat().st_size) if path.is_file() else None
+                status = path.stat()
             except FileNotFoundError:
                 return None
+            return _stored(key, status) if stat.S_ISREG(status.st_mode) else None
 
     def delete(self, key: str) -> None:
         """See `ObjectStore`."""
@@ -110,7 +112,7 @@ class FolderStore:
                     status = self._path(key).stat()
                 except FileNotFoundError:  # deleted meanwhile
                     continue
-            yield StoredObject(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
+            yield _stored(key, status)
 
     def presign(self, key: str, *, filename: str, content_type: str, expires_s: int) -> str | None:
         """None: a folder has no address; the router streams the object itself."""
@@ -150,6 +152,10 @@ class FolderStore:
             raise StorageUnavailable(
                 f"The folder {self._root} can't be used: {error}. Check DUALTRACK_OBJECTS__PATH, its permissions and the free space."
             ) from error
+
+
+def _stored(key: str, status: os.stat_result) -> StoredObject:
+    return StoredObject(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
 
 
 def _walk(folder: Path, before: str, prefix: str) -> Iterator[str]:

@@ -51,8 +51,8 @@ class ObjectStore(Protocol):
         """The bytes in chunks. Raises `ObjectMissing` before the first chunk is taken."""
         ...
 
-    def head(self, key: str) -> ObjectInfo | None:
-        """The object's size, or None where there is none."""
+    def head(self, key: str) -> StoredObject | None:
+        """The object's size and age, or None where there is none."""
         ...
 
     def delete(self, key: str) -> None:

@@ -106,13 +106,14 @@ class S3Store:
 
         return chunks()
 
-    def head(self, key: str) -> ObjectInfo | None:
+    def head(self, key: str) -> StoredObject | None:
         """See `ObjectStore`."""
         check_key(key)
         self.ensure()
         try:
             with self._errors(key):
-                return ObjectInfo(key, self._client.head_object(Bucket=self._bucket, Key=key)["ContentLength"])
+                found = self._client.head_object(Bucket=self._bucket, Key=key)
+                return StoredObject(key, found["ContentLength"], found["LastModified"])
         except ObjectMissing:
             return None
 

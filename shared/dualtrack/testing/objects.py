@@ -53,11 +53,11 @@ class MemoryStore:
         data = self._get(key)
         return (data[start : start + chunk_bytes] for start in range(0, len(data), chunk_bytes))
 
-    def head(self, key: str) -> ObjectInfo | None:
+    def head(self, key: str) -> StoredObject | None:
         self._called("head", key)
         with self._lock:
             data = self._objects.get(key)
-        return None if data is None else ObjectInfo(key, len(data))
+            return None if data is None else StoredObject(key, len(data), self.put_at[key])
 
     def delete(self, key: str) -> None:
         self._called("delete", key)
