@@ -100,6 +100,7 @@ def list_jobs(
     services: ServicesDep,
     status: Annotated[list[JobStatus] | None, Query(description="Only these; repeatable.")] = None,
     agent: Annotated[Name | None, Query(description="Only jobs of the agent profile of that name.")] = None,
+    parent_id: Annotated[str | None, Query(max_length=64, description="Only the children of this job.")] = None,
     limit: LimitQuery = DEFAULT_LIMIT,
     after: AfterIdQuery = None,
 ) -> ListView[JobView]:
@@ -107,8 +108,11 @@ def list_jobs(
     size = page_size(limit, services.runtime.limits.page_size)
     before = cursor(after, "job")
     metadata = metadata_filter(request.query_params, services.runtime.limits.metadata_entries)
+    statuses = tuple(status or ())
     with services.runtime.database.transaction() as tx:
-        found = jobs.page(tx, caller.tenant_id, limit=size + 1, before=before, statuses=tuple(status or ()), agent=agent, metadata=metadata)
+        found = jobs.page(
+            tx, caller.tenant_id, limit=size + 1, before=before, statuses=statuses, agent=agent, parent_id=parent_id, metadata=metadata
+        )
     rows, more = cut(found, size)
     return listed([JobView.of(job) for job in rows], [job.id for job in rows], has_more=more)
 

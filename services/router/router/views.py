@@ -13,6 +13,7 @@ from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.domain.limits import JobLimits
 from dualtrack.domain.message import Message
 from dualtrack.domain.step import Artifact, Call, Step, StoredFile
+from dualtrack.domain.tool import DELEGATE_TOOL
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Hold
 from dualtrack.domain.webhook import JobWebhook
@@ -76,6 +77,11 @@ class JobView(BaseModel):
     metadata: dict[str, str]
     webhook: JobWebhook | None = Field(description="Who is told of it; the secret only in the answer to its submission.")
     priority: int
+    parent_id: str | None = Field(description="The job whose call of `delegate` it is; null: nobody's child.")
+    parent_call_id: str | None = Field(description="That call, which has its end as outcome.")
+    root_id: str | None = Field(description="The job at the top of its family, whose limits count all of it.")
+    depth: int = Field(description="How many jobs are above it.")
+    children_url: str | None = Field(description="Where its children are listed; null for an agent that can't `delegate`.")
     last_seq: int = Field(description="Number of its newest event.")
     trace_id: str | None = Field(description="OpenTelemetry trace of all that is done for it.")
     created_at: datetime
@@ -108,6 +114,11 @@ class JobView(BaseModel):
             metadata=spec.metadata,
             webhook=spec.webhook and spec.webhook.model_copy(update={"secret": webhook_secret}),
             priority=spec.priority,
+            parent_id=job.parent_id,
+            parent_call_id=job.parent_call_id,
+            root_id=job.root_id,
+            depth=job.depth,
+            children_url=f"/v1/jobs?parent_id={job.id}" if DELEGATE_TOOL in spec.agent.tools else None,
             last_seq=job.last_seq,
             trace_id=job.traceparent.split("-")[1] if job.traceparent.count("-") == 3 else None,  # noqa: PLR2004 - W3C trace context
             created_at=job.created_at,

@@ -31,8 +31,12 @@ def create(
     request_traceparent: str,
     ring_s: float,
     key_id: str | None = None,
+    lineage: Mapping[str, Any] | None = None,
 ) -> None:
-    """Insert a queued job, due for a ring by the scheduler `ring_s` seconds from now should the first ring be lost."""
+    """Insert a queued job, due for a ring by the scheduler `ring_s` seconds from now should the first ring be lost.
+
+    `lineage`: the columns that say what job it comes from.
+    """
     tx.connection.execute(
         insert(jobs).values(
             id=job_id,
@@ -50,6 +54,7 @@ def create(
             request_traceparent=request_traceparent,
             due_at=func.now() + timedelta(seconds=ring_s),
             deadline_at=func.now() + timedelta(seconds=spec.limits.wall_time_s),
+            **(lineage or {}),
         )
     )
 
@@ -79,6 +84,7 @@ def page(
     before: str | None = None,
     statuses: tuple[JobStatus, ...] = (),
     agent: str | None = None,
+    parent_id: str | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> list[Job]:
     """A tenant's jobs, newest first, those created before the job `before`, filtered."""
@@ -89,6 +95,8 @@ def page(
         statement = statement.where(jobs.c.status.in_([status.value for status in statuses]))
     if agent is not None:
         statement = statement.where(jobs.c.agent_name == agent)
+    if parent_id is not None:
+        statement = statement.where(jobs.c.parent_id == parent_id)
     if metadata:
         statement = statement.where(jobs.c.metadata.contains(dict(metadata)))
     return [job_of(row) for row in tx.connection.execute(statement.order_by(jobs.c.id.desc()).limit(limit))]

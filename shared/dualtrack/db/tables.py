@@ -195,6 +195,8 @@ jobs: Final = Table(
     Index("ix_jobs_owner", "owner", postgresql_where=text("owner IS NOT NULL")),
     Index("ix_jobs_root", "root_id", postgresql_where=text("root_id IS NOT NULL")),
     Index("ix_jobs_parent", "parent_id", postgresql_where=text("parent_id IS NOT NULL")),
+    Index("ix_jobs_children", "parent_id", postgresql_where=text("parent_id IS NOT NULL AND finished_at IS NULL")),
+    Index("ix_jobs_look", "not_before", postgresql_where=text("waiting_until IS NOT NULL AND not_before IS NOT NULL")),
     Index("ix_jobs_waiting", "waiting_until", postgresql_where=text("waiting_until IS NOT NULL")),
 )
 

@@ -8,12 +8,12 @@ from typing import Final
 from sqlalchemy import Connection, text
 
 from dualtrack.db.engine import Database
-from dualtrack.doctor import calls, events, jobs, steps, usage, waiting
+from dualtrack.doctor import calls, events, families, jobs, steps, usage, waiting
 from dualtrack.doctor.check import FIRST, Finding, Subject
 from dualtrack.doctor.run import run
 from dualtrack.domain.errors import NotFound
 
-CHECKS: Final = (*events.CHECKS, *steps.CHECKS, *jobs.CHECKS, *calls.CHECKS, *waiting.CHECKS, *usage.CHECKS)
+CHECKS: Final = (*events.CHECKS, *steps.CHECKS, *jobs.CHECKS, *calls.CHECKS, *waiting.CHECKS, *families.CHECKS, *usage.CHECKS)
 _JOB_COLUMN: Final = {
     Subject.JOBS: "id",
     Subject.STEPS: "job_id",

@@ -67,7 +67,9 @@ CHECKS: Final = (
         promise=f"no lease ran out more than {LATE_S // 60} minutes ago without being freed, and no job is that long past its wall time",
         sql=f"""
             SELECT id AS job_id, id AS subject, format('lease until %s, wall time until %s', lease_until, deadline_at) AS detail FROM jobs
-            WHERE finished_at IS NULL AND least(lease_until, deadline_at) < now() - interval '{LATE_S} seconds'
+            WHERE finished_at IS NULL
+                AND least(lease_until, CASE WHEN hold IS NULL AND status <> 'waiting' THEN deadline_at END)
+                    < now() - interval '{LATE_S} seconds'
             UNION ALL
             SELECT job_id, id, format('lease until %s', lease_until) FROM calls WHERE lease_until < now() - interval '{LATE_S} seconds'
         """,

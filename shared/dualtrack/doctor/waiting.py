@@ -18,7 +18,7 @@ CHECKS: Final = (
             SELECT j.id AS job_id, j.id AS subject, format('waiting (%s) until %s, hold %s', j.reason, j.waiting_until, j.hold) AS detail
             FROM jobs j
             WHERE j.status = 'waiting' AND j.stopping IS NULL AND (j.waiting_until IS NULL OR j.waiting_since IS NULL OR NOT CASE j.reason
-                WHEN 'paused' THEN coalesce(j.hold = 'paused', false)
+                WHEN 'paused' THEN coalesce(j.hold IN ('paused', 'parent'), false)
                 WHEN 'budget' THEN coalesce(j.hold = 'budget', false)
                 WHEN 'approval' THEN EXISTS (
                     SELECT FROM calls c WHERE c.job_id = j.id AND c.finished_at IS NULL AND c.held IN ('approval', 'unknown')

@@ -5,6 +5,7 @@ A decision is started only while something of every limit is left, so none is ov
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -33,6 +34,10 @@ class Shortage:
     """For a person: the limit and the figures."""
     until: datetime | None = None
     """When there is room again by itself; None: when somebody raises the limit."""
+    waits: bool = True
+    """Whether it is waited for; False: whoever set the limit wants the job to end."""
+    job_id: str | None = None
+    """The job above this one whose limit it is; None: its own, or its key's."""
 
 
 def usd(amount: Decimal) -> str:
@@ -45,22 +50,60 @@ def no_cost_left(cost: Decimal, limit: Decimal) -> bool:
     return cost > limit or (limit > 0 and cost == limit)
 
 
-def limit_reached(limits: JobLimits, spent: Spent, whose: str = "the job's") -> Shortage | None:
-    """The first of a job's own limits that leaves no room for another decision."""
+def limit_reached(limits: JobLimits, spent: Spent, *, job_id: str | None = None) -> Shortage | None:
+    """The first of a job's limits that leaves no room for another decision. `job_id`: names the job, where it is one above."""
+    whose = "the job's" if job_id is None else f"job {job_id}'s"
+    tokens, cost = spent.usage.total_tokens, spent.usage.cost_usd
     if spent.steps >= limits.steps:
-        return Shortage(Reason.LIMIT_STEPS, f"{spent.steps} of {whose} {limits.steps} steps are used (limits.steps).")
-    tokens = spent.usage.total_tokens
-    if tokens >= limits.tokens:
-        return Shortage(Reason.LIMIT_TOKENS, f"{tokens} of {whose} {limits.tokens} tokens are used (limits.tokens).")
-    cost = spent.usage.cost_usd
-    if no_cost_left(cost, limits.cost_usd):
-        return Shortage(Reason.LIMIT_COST, f"{usd(cost)} of {whose} {usd(limits.cost_usd)} US dollars are used (limits.cost_usd).")
-    return None
+        reason, figures = Reason.LIMIT_STEPS, f"{spent.steps} of {whose} {limits.steps} steps are used (limits.steps)"
+    elif tokens >= limits.tokens:
+        reason, figures = Reason.LIMIT_TOKENS, f"{tokens} of {whose} {limits.tokens} tokens are used (limits.tokens)"
+    elif no_cost_left(cost, limits.cost_usd):
+        reason, figures = Reason.LIMIT_COST, f"{usd(cost)} of {whose} {usd(limits.cost_usd)} US dollars are used (limits.cost_usd)"
+    else:
+        return None
+    counted = "" if job_id is None else ", its children counted"
+    return Shortage(reason, f"{figures}{counted}.", waits=limits.on_limit == "wait", job_id=job_id)
 
 
 def wall_time_reached(limits: JobLimits) -> Shortage:
     """The shortage of a job whose time is over."""
-    return Shortage(Reason.LIMIT_WALL_TIME, f"The job's {limits.wall_time_s} seconds of wall time are over (limits.wall_time_s).")
+    message = f"The job's {limits.wall_time_s} seconds of wall time are over (limits.wall_time_s)."
+    return Shortage(Reason.LIMIT_WALL_TIME, message, waits=limits.on_limit == "wait")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A job of a family: what it may use, and used itself."""
+
+    job_id: str
+    parent_id: str | None
+    limits: JobLimits
+    spent: Spent
+
+
+def family_limit_reached(members: Sequence[Member], job_id: str) -> Shortage | None:
+    """The first limit, from the top of the family down to the job `job_id`, that what is used at and below it has reached."""
+    parents = {member.job_id: member.parent_id for member in members}
+    sums = dict.fromkeys(parents, Spent(0, Usage()))
+    for member in members:
+        for above in _line(member.job_id, parents):
+            sums[above] = Spent(sums[above].steps + member.spent.steps, sums[above].usage + member.spent.usage)
+    limits = {member.job_id: member.limits for member in members}
+    for above in reversed(_line(job_id, parents)):
+        short = limit_reached(limits[above], sums[above], job_id=None if above == job_id else above)
+        if short is not None:
+            return short
+    return None
+
+
+def _line(job_id: str, parents: Mapping[str, str | None]) -> list[str]:
+    """A job and those above it, nearest first."""
+    found, above = [], job_id if job_id in parents else None
+    while above is not None:
+        found.append(above)
+        above = parents.get(above)
+    return found
 
 
 def extended(limits: JobLimits, change: LimitsChange) -> JobLimits:

@@ -7,7 +7,7 @@ the platform's ceiling. Sizes are bytes, times seconds, money US dollars unless 
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
@@ -38,11 +38,14 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-Steps = Annotated[StrictInt, Field(ge=1, le=10_000, description="Decisions of the planner.")]
-Tokens = Annotated[StrictInt, Field(ge=1, le=1_000_000_000, description="Input and output tokens of all model calls together.")]
-CostUsd = Annotated[Decimal, Field(ge=0, le=100_000, description="Price of all model calls together, US dollars.")]
+LARGEST: Final = {"steps": 10_000, "tokens": 1_000_000_000, "cost_usd": 100_000, "wall_time_s": 30 * 24 * 3600}
+"""The most that a job may be given."""
+Steps = Annotated[StrictInt, Field(ge=1, le=LARGEST["steps"], description="Decisions of the planner.")]
+Tokens = Annotated[StrictInt, Field(ge=1, le=LARGEST["tokens"], description="Input and output tokens of all model calls together.")]
+CostUsd = Annotated[Decimal, Field(ge=0, le=LARGEST["cost_usd"], description="Price of all model calls together, US dollars.")]
 WallTimeS = Annotated[
-    StrictInt, Field(ge=1, le=30 * 24 * 3600, description="Seconds from acceptance to the end, those not counted in which it waited.")
+    StrictInt,
+    Field(ge=1, le=LARGEST["wall_time_s"], description="Seconds from acceptance to the end, without those in which it waited."),
 ]
 
 
@@ -123,6 +126,8 @@ class PlatformLimits(_Frozen):
         64 * MIB, description="Characters of the steps of running jobs that a planner process keeps in memory, to read each only once."
     )
     malformed_actions: Positive = Field(3, description="Malformed model answers in a row before a job fails.")
+    children: Positive = Field(20, description="Child jobs that one job may start with `delegate`.")
+    child_depth: Annotated[int, Field(ge=0, le=10)] = Field(2, description="How deep child jobs may be nested; 0: no job may start one.")
     same_failure: Positive = Field(3, description="Times the same call may fail the same way in a row before a job is stopped.")
     attempts: Positive = Field(
         5, description="Attempts of a step or call after crashes or failures of our machinery; outages (provider, storage) are waited out."

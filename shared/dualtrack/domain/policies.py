@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from typing import Final
 
 from dualtrack.domain.errors import DualtrackError
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.step import Step
-from dualtrack.domain.tool import Effect
+from dualtrack.domain.tool import DELEGATE_TOOL, Effect
 
 
 def _failure(step: Step) -> str | None:
@@ -45,11 +46,17 @@ def backoff(failures: int, limits: PlatformLimits) -> float:
     return cap * (0.1 + 0.9 * random.random())  # noqa: S311 - jitter, not a secret
 
 
-def waves(effects: Sequence[Effect]) -> list[int]:
-    """The wave of each call: neighbouring pure calls share one, every other call has one of its own, in order."""
+_SIDE_BY_SIDE: Final = frozenset({Effect.PURE.value, DELEGATE_TOOL})
+
+
+def waves(kinds: Sequence[str]) -> list[int]:
+    """The wave of each call: neighbouring pure calls share one, so do neighbouring delegations; every other has one of its own, in order.
+
+    A call's kind is its effect, or the name of `delegate`.
+    """
     found: list[int] = []
-    for position, effect in enumerate(effects):
-        if position and effect is Effect.PURE and effects[position - 1] is Effect.PURE:
+    for position, kind in enumerate(kinds):
+        if position and kind in _SIDE_BY_SIDE and kinds[position - 1] == kind:
             found.append(found[-1])
         else:
             found.append(found[-1] + 1 if found else 0)

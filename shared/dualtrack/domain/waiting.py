@@ -10,6 +10,8 @@ class Hold(StrEnum):
 
     PAUSED = "paused"
     BUDGET = "budget"
+    PARENT = "parent"
+    """its parent is held: paused, or out of budget"""
 
 
 class WaitReason(StrEnum):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dualtrack.db import budgets
+from dualtrack.db import budgets, children
 from dualtrack.db.engine import Transaction
-from dualtrack.domain.budgets import Shortage, Spent, limit_reached, wall_time_reached
+from dualtrack.domain.budgets import Shortage, Spent, family_limit_reached, limit_reached, wall_time_reached
 from dualtrack.domain.job import Job
 from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.tool import DELEGATE_TOOL
 
 
 def shortage(
@@ -19,17 +20,24 @@ def shortage(
     if time_over is None:
         time_over = budgets.time_over(tx, job.id)
     return (
-        limit_reached(job.limits, Spent(job.step, job.usage))
+        _of_job(tx, job)
         or (wall_time_reached(job.limits) if time_over else None)
         or (_of_key(tx, limits, job.key_id) if job.key_id is not None and (key_limited or _any_key_limited(limits)) else None)
     )
 
 
-def advice(short: Shortage) -> str:
-    """A shortage and what to do about it, for a person."""
+def advice(short: Shortage, job: Job) -> str:
+    """A job's shortage and what to do about it, for a person."""
     if short.until is not None:
         return f"{short.message} It goes on then, or when the key's limit is raised (`dualtrack keys limit`)."
-    return f"{short.message} Extend it (POST /v1/jobs/{{id}}/extend, `dualtrack jobs extend`), or cancel the job."
+    at_fault = short.job_id or job.id
+    return f"{short.message} Extend it (POST /v1/jobs/{at_fault}/extend, `dualtrack jobs extend {at_fault}`), or cancel the job."
+
+
+def _of_job(tx: Transaction, job: Job) -> Shortage | None:
+    if job.root_id is None and DELEGATE_TOOL not in job.spec.agent.tools:  # no family, nothing to add up
+        return limit_reached(job.limits, Spent(job.step, job.usage))
+    return family_limit_reached(children.family(tx, job.root_id or job.id), job.id)
 
 
 def _any_key_limited(limits: PlatformLimits) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dualtrack.domain import children
 from dualtrack.domain.errors import UnknownTool
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.ids import new_id
@@ -16,7 +17,7 @@ from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.policies import waves
 from dualtrack.domain.policy import Action, PolicyRule, Verdict, judge
 from dualtrack.domain.text import storable
-from dualtrack.domain.tool import ASK_TOOL, CHECK_TOOL, FINISH_TOOL, PLAN_TOOL, SAVE_TOOL, Effect, ProposedCall, ToolSpec
+from dualtrack.domain.tool import ASK_TOOL, CHECK_TOOL, DELEGATE_TOOL, FINISH_TOOL, PLAN_TOOL, SAVE_TOOL, Effect, ProposedCall, ToolSpec
 from dualtrack.domain.waiting import ApprovalKind, Held
 from dualtrack.tools.registry import Registry
 
@@ -59,6 +60,11 @@ class Outline:
     """One of the job's own checks or outputs is denied by policy, so that it can't succeed."""
 
     @property
+    def delegates(self) -> bool:
+        """Whether children are to be started now."""
+        return any(row["tool"] == DELEGATE_TOOL and row["id"] in self.first_wave for row in self.rows)
+
+    @property
     def first_wave(self) -> list[str]:
         """Calls that may run now, where nobody is to be asked."""
         return [call_id for wave, call_id in self.dispatch if wave == 0]
@@ -73,6 +79,13 @@ def put_off(outline: Outline) -> Outline:
         events=[event for event in outline.events if event.type is not EventType.CHECKS_STARTED],
         plan=outline.plan,
     )
+
+
+def _kind(spec: ToolSpec) -> str:
+    """What decides with which others it may run side by side."""
+    if spec.name == ASK_TOOL:  # a question changes nothing: the pure calls beside it run while it waits
+        return Effect.PURE
+    return DELEGATE_TOOL if spec.name == DELEGATE_TOOL else spec.effect
 
 
 class DecisionReader:
@@ -111,9 +124,7 @@ class DecisionReader:
                 found.events.append(NewEvent(EventType.PLAN_UPDATED, {"step": step, "plan": found.plan}))
             elif spec.name == FINISH_TOOL:
                 self._finish(found, job, step, position, proposal, alone=not runnable)
-        # A question changes nothing: the pure calls beside it run while it waits.
-        effects = [Effect.PURE if spec.name == ASK_TOOL else spec.effect for _, _, spec in runnable]
-        for (position, proposal, spec), wave in zip(runnable, waves(effects), strict=True):
+        for (position, proposal, spec), wave in zip(runnable, waves([_kind(spec) for _, _, spec in runnable]), strict=True):
             row = self._dispatch(found, job, step, position, proposal.tool, proposal.arguments, spec.effect, wave, traceparent)
             self._ask(found, row, verdicts[position])
         if found.finish is not None and found.finish.success:
@@ -164,6 +175,8 @@ class DecisionReader:
         if len(json.dumps(proposal.arguments)) > self._limits.arguments_bytes:
             return f"The arguments are longer than {self._limits.arguments_bytes} bytes: write long content in several calls.", None
         wrong = self._registry.validate(spec, proposal.arguments)
+        if wrong is None and spec.name == DELEGATE_TOOL:
+            wrong = children.refusal(job, proposal.arguments, self._limits)
         return ("", spec) if wrong is None else (f"Wrong arguments for {proposal.tool}: {wrong}", None)
 
     def _finish(self, found: Outline, job: Job, step: int, position: int, proposal: ProposedCall, *, alone: bool) -> None:

@@ -50,5 +50,5 @@ def look_again(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> bool:
         flow.release(tx, runtime, job, by=by)
         return True
     if job.waiting_since is not None:
-        jobs.change(tx, job.id, {"message": budgets.advice(short), "not_before": short.until})
+        jobs.change(tx, job.id, {"message": budgets.advice(short, job), "not_before": short.until})
     return False

@@ -19,12 +19,14 @@ from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus, Phase
 from dualtrack.domain.step import Call
+from dualtrack.domain.tool import DELEGATE_TOOL
 from dualtrack.domain.waiting import Held, Hold, WaitReason
-from dualtrack.engine import budgets, doorbells, notices
+from dualtrack.engine import budgets, delegation, doorbells, notices
 from dualtrack.engine.ending import finish_stop
 from dualtrack.engine.runtime import Runtime
 
-_HELD_BY: Final = {Hold.PAUSED: WaitReason.PAUSED, Hold.BUDGET: WaitReason.BUDGET}
+_HELD_BY: Final = {Hold.PAUSED: WaitReason.PAUSED, Hold.BUDGET: WaitReason.BUDGET, Hold.PARENT: WaitReason.PAUSED}
+_OF_PARENT: Final = "Its parent job is paused or waits for a budget; it goes on with it."
 _MESSAGES: Final = {
     WaitReason.APPROVAL: "A call waits for approval; see the job's approvals.",
     WaitReason.INPUT: "The agent asked a question; see the job's approvals.",
@@ -148,7 +150,7 @@ def _hold_back(tx: Transaction, runtime: Runtime, job: Job, wave: Sequence[Call]
         job,
         _HELD_BY[job.hold],
         phase=Phase.EXECUTE if wave else Phase.PLAN,
-        message=budgets.advice(short) if short is not None else None,
+        message=_OF_PARENT if job.hold is Hold.PARENT else budgets.advice(short, job) if short is not None else None,
         look_at=short.until if short is not None else None,
     )
 
@@ -156,6 +158,11 @@ def _hold_back(tx: Transaction, runtime: Runtime, job: Job, wave: Sequence[Call]
 def _start(tx: Transaction, runtime: Runtime, job: Job, wave: Sequence[Call]) -> None:
     """Start what may start of the current wave; wait where all that is left of it waits for a person."""
     idle = [call for call in wave if call.status is CallStatus.PENDING and call.due_at is None]
+    delegated = [call for call in idle if call.held is None and call.tool == DELEGATE_TOOL]
+    if delegated:
+        delegation.start(tx, runtime, jobs.get(tx, job.id), delegated)
+        go_on(tx, runtime, jobs.get(tx, job.id))  # they are held now, or have an outcome already
+        return
     ready = [call.id for call in idle if call.held is None]
     if ready:
         steps.make_due(tx, ready, runtime.limits.ring_s)

@@ -126,11 +126,22 @@ def prepare(runtime: Runtime, *, tenant_id: str, spec: JobSpec) -> Prepared:
 
 
 def create(
-    tx: Transaction, runtime: Runtime, prepared: Prepared, *, key_id: str | None = None, source: Mapping[str, Any] | None = None
+    tx: Transaction,
+    runtime: Runtime,
+    prepared: Prepared,
+    *,
+    key_id: str | None = None,
+    source: Mapping[str, Any] | None = None,
+    lineage: Mapping[str, Any] | None = None,
+    traceparent: str | None = None,
 ) -> Job:
-    """Create a job in the caller's transaction, who rings for it once that is committed. `source`: what its first event says besides."""
+    """Create a job in the caller's transaction, who rings for it once that is committed.
+
+    `source`: what its first event says besides. `lineage`: its columns that say what job it comes from. `traceparent`: the span that
+    its own is below; None: the current one.
+    """
     job_id = new_id("job")
-    request = tracing.traceparent()
+    request = tracing.traceparent() if traceparent is None else traceparent
     jobs.create(
         tx,
         job_id=job_id,
@@ -141,6 +152,7 @@ def create(
         traceparent=tracing.reserve(request),
         request_traceparent=request,
         ring_s=runtime.limits.ring_s,
+        lineage=lineage,
     )
     if prepared.webhook is not None:
         webhooks.add(

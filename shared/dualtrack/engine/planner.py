@@ -31,7 +31,7 @@ from dualtrack.domain.step import Step
 from dualtrack.domain.text import storable
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Hold
-from dualtrack.engine import approvals, budgets, compaction, doorbells, flow, steering
+from dualtrack.engine import approvals, budgets, children, compaction, doorbells, flow, steering
 from dualtrack.engine.asking import Asking
 from dualtrack.engine.compaction import Compactor
 from dualtrack.engine.context import decision_request, verified
@@ -95,6 +95,8 @@ class Planner:
             except StaleAttempt as error:
                 _LOG.info("result dropped: %s", error, extra={"job_id": job.id})
                 self._drop(job, asking)
+        if job.parent_id is not None:
+            children.tell_parent(self._runtime, job.id)
 
     def _claim(self, job_id: str) -> tuple[Job, list[Step], Said] | None:
         """The job, claimed, the steps that matter now and what its user wrote; None when there is nothing to decide (any more)."""
@@ -105,6 +107,8 @@ class Planner:
             if row is None:
                 return None
             job = job_of(row)
+            if job.parent_id is not None:  # should it end here
+                tx.after_commit(lambda: children.tell_parent(self._runtime, job.id))
             if job.status is JobStatus.QUEUED:
                 jobs.start(tx, job.id)
                 events.append(tx, job.id, NewEvent(EventType.JOB_STARTED, {}))
@@ -154,7 +158,7 @@ class Planner:
         short = budgets.shortage(tx, self._runtime.limits, job, key_limited=bool(claim.key_limited), time_over=claim.time_over)
         if short is None:
             return False
-        if short.until is None and job.limits.on_limit == "fail":
+        if not short.waits:
             status = JobStatus.EXPIRED if short.reason is Reason.LIMIT_WALL_TIME else JobStatus.FAILED
             end_job(tx, job.id, status, reason=short.reason, message=short.message)
             return True
@@ -262,7 +266,8 @@ class Planner:
                 usage=decision.usage,
                 latency_s=decision.latency_s,
             )
-            first = outline.first_wave if wanted.hold is None and not outline.asks else []
+            at_once = wanted.hold is None and not outline.asks and not outline.delegates
+            first = outline.first_wave if at_once else []
             steps.add_calls(tx, [self._timed(row, first) for row in outline.rows])
             events.append(tx, job.id, *self._told(job, decision, thought, reflection, outline))
             for ask in outline.asks:
@@ -317,7 +322,7 @@ class Planner:
             )
         elif outline.finish is not None and not outline.dispatch and not outline.unverified:
             end_job(tx, job.id, JobStatus.SUCCEEDED, answer=outline.finish.answer)
-        elif wanted.hold is not None or outline.asks:
+        elif wanted.hold is not None or outline.asks or outline.delegates:
             flow.go_on(tx, self._runtime, jobs.get(tx, job.id))
         elif outline.dispatch:
             doorbells.execute_after_commit(tx, self._runtime, outline.first_wave, job)

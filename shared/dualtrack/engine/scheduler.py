@@ -18,6 +18,7 @@ from dualtrack.domain.reasons import Reason
 from dualtrack.domain.waiting import Hold
 from dualtrack.engine import extension, flow, schedules
 from dualtrack.engine.approvals import expire
+from dualtrack.engine.children import Families
 from dualtrack.engine.deliveries import Deliverer
 from dualtrack.engine.ending import end_unreadable, finish_stop, request_stop
 from dualtrack.engine.runtime import Runtime
@@ -35,6 +36,7 @@ class Scheduler:
     def __init__(self, runtime: Runtime, tick_s: float) -> None:
         self._runtime = runtime
         self._tick_s = tick_s
+        self._kin = Families(runtime)
         self._last = time.monotonic()
         self.deliverer: Final = Deliverer(runtime)
 
@@ -64,6 +66,7 @@ class Scheduler:
             self._waits,
             self._budgets,
             self._stops,
+            self._families,
             self._schedules,
             self.deliverer.start_due,
         ):
@@ -120,6 +123,10 @@ class Scheduler:
         return sum(
             self._each(job_id, lambda tx, job: job.stopping is not None and finish_stop(tx, job.id, job.stopping)) for job_id in stopped
         )
+
+    def _families(self) -> int:
+        """Children and parents that don't know of each other's ends, holds and stops; after the other parts, which may have made some."""
+        return self._kin.look(self._each)
 
     def _each(self, job_id: str, act: Callable[[Transaction, Job], bool]) -> bool:
         """Act on a live job in a transaction of its own; not at all while somebody holds its row: the next tick comes soon."""

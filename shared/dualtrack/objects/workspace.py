@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from dualtrack.domain.errors import DualtrackError, InfrastructureError, ObjectMissing, TooLarge
+from dualtrack.domain.errors import DualtrackError, InfrastructureError, InvalidPath, ObjectMissing, TooLarge
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.paths import workspace_path
 from dualtrack.objects import nofollow, trees
@@ -109,13 +109,35 @@ class WorkspaceStore:
             TooLarge: together they are more than a workspace may hold.
         """
         manifest = Manifest.of(Entry(item.path, EntryKind.FILE, item.size, item.sha256) for item in inputs)
+        self._require_size(manifest, "The input files are more than a workspace may hold")
+        return self._put_manifest(manifest)
+
+    def merged(self, digest: str | None, source: str | None, paths: Sequence[str]) -> str:
+        """The id of a workspace that is `digest` but for these files, which are as in `source`. Nothing is copied.
+
+        Raises:
+            ObjectMissing: `source` has no such file.
+            InvalidPath: a file would lie below a file, or where a directory with something in it is.
+            TooLarge: it would be more than a workspace may hold.
+        """
+        for path in paths:
+            self.entry(source, path)
+        new = self.manifest(source).by_path
+        kept = {entry.path: entry for entry in self.manifest(digest).entries}
+        for path in paths:
+            inside = next((other for other in kept if other.startswith(f"{path}/")), None)
+            if inside is not None:
+                raise InvalidPath(f"{path!r} is a directory there, with {inside!r} in it.")
+            kept[path] = new[path]
+        manifest = Manifest.of(kept.values())
+        self._require_size(manifest, "The workspace would be more than one may hold")
+        return self._put_manifest(manifest)
+
+    def _require_size(self, manifest: Manifest, what: str) -> None:
         if manifest.size > self._limits.workspace_bytes or len(manifest.entries) > self._limits.workspace_files:
             raise TooLarge(
-                f"The input files are more than a workspace may hold ({self._limits.workspace_bytes} bytes, "
-                f"{self._limits.workspace_files} files and directories).",
-                param="inputs",
+                f"{what} ({self._limits.workspace_bytes} bytes, {self._limits.workspace_files} files and directories).", param="inputs"
             )
-        return self._put_manifest(manifest)
 
     def manifest(self, digest: str | None) -> Manifest:
         """What a snapshot holds. Raises `ObjectMissing`, `BlobCorrupt`, whose messages name neither tenant nor key."""

@@ -9,6 +9,7 @@ from dualtrack.domain.errors import UnknownTool
 from dualtrack.domain.tool import ToolSpec
 from dualtrack.tools.artifacts import ReadArtifact, SaveArtifact
 from dualtrack.tools.control import ASK_HUMAN, FINISH, UPDATE_PLAN
+from dualtrack.tools.delegate import DELEGATE
 from dualtrack.tools.files import EditFile, ListFiles, ReadFile, WriteFile
 from dualtrack.tools.port import Tool
 from dualtrack.tools.python import ExecutePython
@@ -44,7 +45,8 @@ class Registry:
         """Takes the executable tools on offer, and those that only the engine calls."""
         offered = tuple(tools)
         self._tools = {tool.spec.name: tool for tool in (*offered, *internal)}
-        self._specs = {tool.spec.name: tool.spec for tool in offered} | {spec.name: spec for spec in (UPDATE_PLAN, FINISH, ASK_HUMAN)}
+        own = (UPDATE_PLAN, FINISH, ASK_HUMAN, DELEGATE)
+        self._specs = {tool.spec.name: tool.spec for tool in offered} | {spec.name: spec for spec in own}
 
     def spec(self, name: str, *, param: str | None = None) -> ToolSpec:
         """The tool on offer of that name.

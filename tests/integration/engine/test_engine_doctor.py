@@ -112,9 +112,13 @@ ENDED = [
     ("usage.job", "UPDATE jobs SET cost_usd = cost_usd + 0.000000001 WHERE id = :job"),
     ("usage.end", "UPDATE events SET data = jsonb_set(data, '{usage,input_tokens}', '7') WHERE job_id = :job AND type = 'job.succeeded'"),
 ]
+AGED = "UPDATE jobs SET finished_at = finished_at - interval '1 hour' WHERE id <> :job RETURNING id"
 LIVE = [
     ("jobs.woken", "UPDATE calls SET due_at = NULL WHERE job_id = :job"),
     ("jobs.woken", "UPDATE jobs SET phase = 'plan' WHERE id = :job"),
+    ("families.line", "UPDATE jobs SET depth = 1 WHERE id = :job"),
+    ("families.over", f"WITH p AS ({AGED}) UPDATE jobs SET parent_id = (SELECT id FROM p) WHERE id = :job"),
+    ("families.line", "UPDATE jobs SET parent_id = (SELECT id FROM jobs WHERE id <> :job LIMIT 1) WHERE id = :job"),
     ("jobs.lease", "UPDATE jobs SET owner = 7 WHERE id = :job"),
     ("jobs.scheduler", "UPDATE jobs SET deadline_at = now() - interval '1 hour' WHERE id = :job"),
     ("calls.lease", "UPDATE calls SET status = 'running' WHERE job_id = :job"),

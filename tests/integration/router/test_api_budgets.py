@@ -90,3 +90,18 @@ def test_a_key_sees_what_it_used(api: Api, client: httpx.Client, key: str) -> No
     assert client.get("/v1/usage", params={"day": "2020-01-01"}).json()["usage"]["total_tokens"] == 0
     assert client.get("/v1/usage", params={"day": "yesterday"}).status_code == 400
     assert client.get("/v1/usage", params={"key": "other"}).status_code == 400
+
+
+def test_children_are_listed_by_their_parent(api: Api, client: httpx.Client) -> None:
+    tools = ["shell", "delegate"]
+    parent = client.post("/v1/jobs", json={"instructions": "lead", "agent": {"tools": tools}}).json()
+    assert (parent["parent_id"], parent["depth"], parent["children_url"]) == (None, 0, f"/v1/jobs?parent_id={parent['id']}")
+    child_id, other_id = submit(client), submit(client)
+    lineage = {"parent_id": parent["id"], "parent_call_id": f"call_{child_id}", "root_id": parent["id"], "depth": 1}
+    with api.database.transaction() as tx:
+        tx.connection.execute(update(jobs_table).where(jobs_table.c.id == child_id).values(lineage))
+    assert [job["id"] for job in client.get(parent["children_url"]).json()["data"]] == [child_id]
+    shown = client.get(f"/v1/jobs/{child_id}").json()
+    assert {name: shown[name] for name in lineage} == lineage
+    assert shown["children_url"] is None
+    assert client.get("/v1/jobs", params={"parent_id": other_id}).json()["data"] == []

@@ -1,0 +1,77 @@
+"""Families of jobs: who belongs to one, whose end is not known to its parent, who is out of step with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sqlalchemy import and_, func, or_, select, update
+
+from dualtrack.db.engine import Transaction
+from dualtrack.db.tables import calls, jobs
+from dualtrack.domain.budgets import Member, Spent
+from dualtrack.domain.lifecycle import CallStatus
+from dualtrack.domain.limits import JobLimits
+from dualtrack.domain.usage import Usage
+from dualtrack.domain.waiting import Held, Hold
+
+_PARENT: Final = jobs.alias("parent")
+
+
+def count(tx: Transaction, parent_id: str) -> int:
+    """How many children a job has, the ended ones included."""
+    return int(tx.connection.execute(select(func.count()).select_from(jobs).where(jobs.c.parent_id == parent_id)).scalar_one())
+
+
+def family(tx: Transaction, root_id: str) -> list[Member]:
+    """All jobs of a family, and what they used."""
+    columns: tuple[Any, ...] = (
+        jobs.c.id,
+        jobs.c.parent_id,
+        jobs.c.step,
+        func.coalesce(jobs.c.limits, jobs.c.spec["limits"]).label("limits"),
+    )
+    counts = (jobs.c.input_tokens, jobs.c.output_tokens, jobs.c.cached_tokens, jobs.c.cost_usd)
+    rows = tx.connection.execute(select(*columns, *counts).where(or_(jobs.c.id == root_id, jobs.c.root_id == root_id)))
+    return [
+        Member(row.id, row.parent_id, JobLimits.model_validate(row.limits, extra="ignore"), Spent(row.step, Usage(*row[-4:])))
+        for row in rows
+    ]
+
+
+def untold(tx: Transaction, limit: int) -> list[str]:
+    """Ids of children that have ended and whose parents' calls still wait for them."""
+    waiting = (calls.c.held == Held.CHILD, jobs.c.parent_call_id == calls.c.id, jobs.c.finished_at.is_not(None))
+    return list(tx.connection.execute(select(jobs.c.id).where(*waiting).limit(limit)).scalars())
+
+
+def astray(tx: Transaction, limit: int) -> list[str]:
+    """Ids of live children that don't go along with their parents: those have ended, are to stop, are held, or go on again."""
+    told_to_go_on = and_(jobs.c.hold == Hold.PARENT, _PARENT.c.hold.is_(None))
+    told_to_wait = and_(jobs.c.hold.is_(None), _PARENT.c.hold.is_not(None))
+    over = or_(_PARENT.c.finished_at.is_not(None), _PARENT.c.stopping.is_not(None))
+    live = (jobs.c.parent_id == _PARENT.c.id, jobs.c.parent_id.is_not(None), jobs.c.finished_at.is_(None), jobs.c.stopping.is_(None))
+    return list(tx.connection.execute(select(jobs.c.id).where(*live, or_(told_to_go_on, told_to_wait, over)).limit(limit)).scalars())
+
+
+def short_of_family(tx: Transaction, limit: int) -> list[str]:
+    """Ids of children that wait for a budget, where a job of their family was extended."""
+    relative = jobs.alias("relative")
+    extended = select(relative.c.id).where(
+        or_(relative.c.id == jobs.c.root_id, relative.c.root_id == jobs.c.root_id), relative.c.limits.is_not(None)
+    )
+    waiting = (jobs.c.waiting_until.is_not(None), jobs.c.hold == Hold.BUDGET, jobs.c.root_id.is_not(None))
+    return list(tx.connection.execute(select(jobs.c.id).where(*waiting, extended.exists()).limit(limit)).scalars())
+
+
+def hold_for(tx: Transaction, call_id: str, child_id: str) -> None:
+    """Let a pending call wait for a child's end."""
+    values = {"held": Held.CHILD.value, "due_at": None, "started_at": func.now(), "details": {"child_job_id": child_id}}
+    tx.connection.execute(update(calls).where(calls.c.id == call_id).values(values))
+
+
+def settle(tx: Transaction, call_id: str, values: Mapping[str, Any]) -> bool:
+    """Write the outcome of a call that no executor runs, under its job's row lock; False where it has one."""
+    open_call = (calls.c.id == call_id) & (calls.c.status == CallStatus.PENDING)
+    ended = {"held": None, "due_at": None, "finished_at": func.now()}
+    return tx.connection.execute(update(calls).where(open_call).values({**values, **ended})).rowcount == 1
