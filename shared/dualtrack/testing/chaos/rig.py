@@ -18,7 +18,9 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
+from sqlalchemy import func, select, update
 
+from dualtrack.db.tables import events, schedules
 from dualtrack.doctor.check import Severity
 from dualtrack.doctor.examination import examine
 from dualtrack.doctor.objects import examine_objects
@@ -145,6 +147,21 @@ class Rig:
                 found += examine_objects(self.stack.database, store)
         broken = [finding for finding in found if not finding.holds and finding.severity is Severity.VIOLATION]
         return [f"doctor: {finding.name}: {finding.count} offenders, first {finding.first[0]}" for finding in broken]
+
+    def schedule(self) -> str:
+        """Make a schedule that is due once now, and then not before long; its id."""
+        body = {"name": "chaos", "cron": "0 0 1 1 *", "job": {"instructions": "Say hello."}}
+        with self.stack.client() as client:
+            made = client.post("/v1/schedules", json=body).raise_for_status().json()
+        with self.stack.database.transaction() as tx:  # nobody waits for the new year
+            tx.connection.execute(update(schedules).where(schedules.c.id == made["id"]).values(next_at=func.now()))
+        return str(made["id"])
+
+    def scheduled(self, schedule_id: str) -> list[str]:
+        """The jobs that a schedule has submitted."""
+        of_it = events.c.data["schedule"]["id"].as_string() == schedule_id
+        with self.stack.database.transaction() as tx:
+            return list(tx.connection.execute(select(events.c.job_id).where(of_it)).scalars())
 
     def disk_alarm(self, *, on: bool) -> None:
         """Make RabbitMQ believe that its disk is full: it takes no message any more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.faults import Action, Fault, Rule
@@ -18,6 +18,7 @@ LEASE_S: Final = PlatformLimits().lease_s
 """Recovery where nobody tells: a lease, as the platform's defaults have it."""
 _TICK_S: Final = 1.0
 _REACHED_S: Final = 60.0
+_DYING_S: Final = 0.5
 _PER_JOB: Final = 4
 """Events of each job that are seen before the world breaks."""
 
@@ -43,6 +44,8 @@ class Row:
     """Done before the clients start."""
     after: Callable[[Rig], None] = lambda rig: None
     """Done when all jobs have ended, to leave the rig whole."""
+    check: Callable[[Rig], list[str]] = lambda rig: []
+    """What is wrong besides what the judge sees, a sentence each; asked when all jobs have ended."""
     short: bool = False
     """Part of the shortened matrix."""
     slow: bool = False
@@ -215,8 +218,46 @@ ROUTER: Final = (
     (Fault.APPROVAL_DECIDE, False),
     (Fault.APPROVAL_DECIDED, True),
 )
+SCHEDULE: Final = (Fault.SCHEDULE_TICK, Fault.SCHEDULE_TICKED)
 DELIVERY: Final = (Fault.DELIVERY_CLAIMED, Fault.DELIVERY_SENT)
 SCHEDULER: Final = (Fault.SCHEDULER_PUSH_BACK, Fault.SCHEDULER_PUSHED_BACK, Fault.SCHEDULER_RUNG)
+
+
+def _kill_schedule(fault: Fault) -> Row:
+    """Either scheduler is killed as it submits a schedule's job: there must be exactly one job for that time."""
+    schedulers = ("scheduler", "scheduler-2")
+    fired: list[int] = [0]
+    made = [""]
+
+    def shots(rig: Rig) -> list[dict[str, Any]]:
+        return [shot for name in schedulers for shot in rig.stack.fired(name)]
+
+    def before(rig: Rig) -> None:
+        fired[0] = len(shots(rig))
+        rig.arm(schedulers, Rule(fault, Action.KILL))
+
+    def inject(rig: Rig, clients: Clients) -> float:
+        made[0] = rig.schedule()
+        if not wait_for(lambda: len(shots(rig)) > fired[0], _REACHED_S):
+            raise NotReached(f"no scheduler passed {fault}")
+        rig.arm(schedulers)
+        for name in schedulers:
+            wait_for(lambda name=name: not rig.stack.process(name).running(), _DYING_S)  # type: ignore[misc] # bound at once
+            if not rig.stack.process(name).running():
+                rig.replace(name)
+        return float(max(shot["at"] for shot in shots(rig)))
+
+    def check(rig: Rig) -> list[str]:
+        wait_for(lambda: rig.scheduled(made[0]), _REACHED_S)
+        jobs = rig.scheduled(made[0])
+        return [] if len(jobs) == 1 else [f"{len(jobs)} jobs for one time of the schedule {made[0]}"]
+
+    def after(rig: Rig) -> None:
+        rig.arm(schedulers)
+        rig.wait_ready()
+
+    what = f"scheduler: kill -9 at {fault}"
+    return Row(f"kill-scheduler-{fault}", what, inject, LEASE_S, before=before, after=after, check=check)
 
 
 def matrix() -> list[Row]:
@@ -227,6 +268,7 @@ def matrix() -> list[Row]:
         *(_kill("executor", fault, skip=_SKIPPED.get(fault, 3), short=short) for fault, short in EXECUTOR),
         *(_kill("router", fault, skip=_SKIPPED.get(fault, 1), within_s=LEASE_S, short=short) for fault, short in ROUTER),
         *(_kill("scheduler", fault, skip=0, within_s=LEASE_S) for fault in DELIVERY),
+        *(_kill_schedule(fault) for fault in SCHEDULE),
         *(_kill_scheduler(fault, short=fault is Fault.SCHEDULER_PUSHED_BACK) for fault in SCHEDULER),
         _outage("rabbitmq-stopped", "RabbitMQ: stopped for 5 s", lambda rig: rig.rabbitmq.stop(), lambda rig: rig.rabbitmq.start(), 5),
         _outage("rabbitmq-restarted", "RabbitMQ: restarted", lambda rig: rig.rabbitmq.restart(), lambda rig: None, 0, short=True),

@@ -50,7 +50,7 @@ def run_row(rig: Rig, row: Row, *, seed: int, jobs: int = JOBS) -> Result:
         row.after(rig)
     except ServerFailed as error:
         broken.append(f"the stack did not come back: {error}")
-    broken += rig.doctor(objects=False)
+    broken += [*row.check(rig), *rig.doctor(objects=False)]
     return Result(row.name, row.what, verdict, recovery, row.within_s, time.monotonic() - began, broken)
 
 
