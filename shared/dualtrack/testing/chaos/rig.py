@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 from sqlalchemy import func, select, update
 
-from dualtrack.db.tables import events, schedules
+from dualtrack.db.hook_tables import schedules
+from dualtrack.db.tables import events
 from dualtrack.doctor.check import Severity
 from dualtrack.doctor.examination import examine
 from dualtrack.doctor.objects import examine_objects
