@@ -23,7 +23,7 @@ _TIMEOUT: Final = httpx.Timeout(10, read=30)
 
 
 class Clients:
-    """One thread a job. The routers are tried in turn, as a load balancer would."""
+    """One thread a job. The routers are asked by turns, as by a load balancer."""
 
     def __init__(self, base_urls: Sequence[str], api_key: str, plans: Sequence[PlannedJob], *, deadline_s: float, at_once: int) -> None:
         """`deadline_s`: seconds from now after which a job that has not ended is stuck; `at_once`: jobs under way together."""
@@ -32,7 +32,7 @@ class Clients:
         self._deadline = time.monotonic() + deadline_s
         self._slots = threading.Semaphore(at_once)
         self.records = [Record(plan, streamed=[]) for plan in plans]
-        self._threads = [threading.Thread(target=self._follow, args=(record,), daemon=True) for record in self.records]
+        self._threads = [threading.Thread(target=self._follow, args=(record, n), daemon=True) for n, record in enumerate(self.records)]
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -62,9 +62,9 @@ class Clients:
                     self._read(client, record, record.job_id)
         return self.records
 
-    def _follow(self, record: Record) -> None:
+    def _follow(self, record: Record, turn: int) -> None:
         with self._slots, httpx.Client(headers=self._headers, timeout=_TIMEOUT, trust_env=False) as client:
-            turn, approvals = 0, list[str]()
+            approvals: list[str] = []
             while time.monotonic() < self._deadline:
                 url = self._urls[turn % len(self._urls)]
                 turn += 1
