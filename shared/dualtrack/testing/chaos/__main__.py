@@ -11,9 +11,10 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from dualtrack.testing.chaos.matrix import matrix
 from dualtrack.testing.chaos.report import Result, as_json, into_page, markdown, terminal_head, terminal_row
 from dualtrack.testing.chaos.rig import Rig
-from dualtrack.testing.chaos.rows import Row, matrix
+from dualtrack.testing.chaos.row import Row
 from dualtrack.testing.chaos.run import JOBS, run_random, run_row
 
 LONG_JOBS, LONG_STEPS = 300, (8, 20)

@@ -10,7 +10,7 @@ from dualtrack.testing.chaos import judge
 from dualtrack.testing.chaos.jobs import plan_jobs
 from dualtrack.testing.chaos.report import Result
 from dualtrack.testing.chaos.rig import Rig, wait_for
-from dualtrack.testing.chaos.rows import NotReached, Row
+from dualtrack.testing.chaos.row import NotReached, Row
 from dualtrack.testing.chaos.strikes import plan_strikes
 from dualtrack.testing.chaos.striking import strike
 from dualtrack.testing.servers.process import ServerFailed

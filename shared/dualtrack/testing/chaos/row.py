@@ -1,4 +1,4 @@
-"""The rows of the fault matrix: what is broken, how, and how long recovery may take."""
+"""A row of the fault matrix, and the ways to break something: what is broken, how, and how long recovery may take."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _under_way(clients: Clients) -> None:
         raise NotReached("the jobs did not get under way")
 
 
-def _kill(name: str, fault: Fault, *, skip: int, within_s: float = KILLED_S, short: bool = False, times: str = "") -> Row:
+def kill(name: str, fault: Fault, *, skip: int, within_s: float = KILLED_S, short: bool = False) -> Row:
     """`SIGKILL` of a process at a point; another one is started in its place."""
     fired: list[int] = [0]
 
@@ -79,11 +79,11 @@ def _kill(name: str, fault: Fault, *, skip: int, within_s: float = KILLED_S, sho
         rig.arm((name,))
         rig.wait_ready()
 
-    what = f"{name.partition('-')[0]}: kill -9 at {fault.value}{times}"
-    return Row(f"kill {name} {fault.value}{times}".replace(" ", "-"), what, inject, within_s, before=before, after=after, short=short)
+    what = f"{name.partition('-')[0]}: kill -9 at {fault}"
+    return Row(f"kill-{name}-{fault}", what, inject, within_s, before=before, after=after, short=short)
 
 
-def _outage(name: str, what: str, begin: Callable[[Rig], None], end: Callable[[Rig], None], seconds: float, *, short: bool = False) -> Row:
+def outage(name: str, what: str, begin: Callable[[Rig], None], end: Callable[[Rig], None], seconds: float, *, short: bool = False) -> Row:
     """Something breaks for some seconds, and is back."""
 
     def inject(rig: Rig, clients: Clients) -> float:
@@ -96,7 +96,7 @@ def _outage(name: str, what: str, begin: Callable[[Rig], None], end: Callable[[R
     return Row(name, what, inject, LEASE_S, after=Rig.wait_ready, short=short)
 
 
-def _frozen(name: str) -> Row:
+def frozen(name: str) -> Row:
     """A worker that stands still for longer than its lease, then goes on as if nothing had happened."""
 
     def inject(rig: Rig, clients: Clients) -> float:
@@ -110,7 +110,7 @@ def _frozen(name: str) -> Row:
     return Row(f"freeze-{name}", what, inject, LEASE_S + _TICK_S, after=Rig.wait_ready)
 
 
-def _rings(name: str, what: str, action: Action, *, slow: bool, short: bool = False) -> Row:
+def rings(name: str, what: str, action: Action, *, slow: bool, short: bool = False) -> Row:
     """Something happens to every ring of whoever finishes work; the scheduler's own rings arrive as they are, unless doubled."""
     senders = NAMES if action is Action.TWICE else tuple(each for each in NAMES if not each.startswith("scheduler"))
     fired: list[int] = [0]
@@ -133,7 +133,7 @@ def _rings(name: str, what: str, action: Action, *, slow: bool, short: bool = Fa
     return Row(name, what, inject, LEASE_S, before=before, after=lambda rig: rig.arm(senders), short=short, slow=slow)
 
 
-def _clock(name: str) -> Row:
+def clock(name: str) -> Row:
     """A process whose clock is wrong, from its start to the end of all jobs."""
 
     def before(rig: Rig) -> None:
@@ -151,79 +151,31 @@ def _clock(name: str) -> Row:
     return Row(f"clock-{name}", f"{name}: its clock 10 minutes fast", inject, LEASE_S, before=before, after=after)
 
 
-def _slow(proxy: str, seconds: float) -> Callable[[Rig], None]:
+def slow(proxy: str, seconds: float) -> Callable[[Rig], None]:
     def change(rig: Rig) -> None:
         getattr(rig, proxy).delay_s = seconds
 
     return change
 
 
-def _full(*, on: bool) -> Callable[[Rig], None]:
+def full(*, on: bool) -> Callable[[Rig], None]:
     def change(rig: Rig) -> None:
         rig.s3_proxy.refuse_writes = on
 
     return change
 
 
-def _nothing(rig: Rig, clients: Clients) -> float:
+def nothing(rig: Rig, clients: Clients) -> float:
     _under_way(clients)
     return time.time()
 
 
-def _cut(rig: Rig) -> None:
+def cut(rig: Rig) -> None:
     if not rig.cut_broker():
         raise NotReached("the broker had no connection to cut")
 
 
-PLANNER: Final = (
-    (Fault.PLANNER_CLAIM, True),
-    (Fault.PLANNER_CLAIMED, True),
-    (Fault.PLANNER_DECIDED, False),
-    (Fault.PLANNER_RECORD, False),
-    (Fault.PLANNER_RECORDED, True),
-    (Fault.PUBLISH, False),
-    (Fault.PUBLISHED, False),
-    (Fault.ACKNOWLEDGE, True),
-    (Fault.ACKNOWLEDGED, False),
-)
-EXECUTOR: Final = (
-    (Fault.EXECUTOR_CLAIM, False),
-    (Fault.EXECUTOR_CLAIMED, False),
-    (Fault.EXECUTOR_EFFECT, False),
-    (Fault.EXECUTOR_EFFECTED, True),
-    (Fault.EXTERNAL_INTEND, False),
-    (Fault.EXTERNAL_SEND, True),
-    (Fault.EXTERNAL_SENT, True),
-    (Fault.UPLOAD, False),
-    (Fault.UPLOADED, False),
-    (Fault.EXECUTOR_SNAPSHOT, True),
-    (Fault.EXECUTOR_OBSERVATION, False),
-    (Fault.EXECUTOR_RECORD, False),
-    (Fault.EXECUTOR_RECORDED, True),
-    (Fault.PUBLISH, False),
-    (Fault.PUBLISHED, False),
-    (Fault.ACKNOWLEDGE, False),
-    (Fault.ACKNOWLEDGED, False),
-)
-_SKIPPED: Final = {
-    fault: 0 for fault in Fault if fault.startswith(("external.", "approval.", "delivery.")) or fault is Fault.EXECUTOR_OBSERVATION
-}
-"""Passages let through first, where there are few of them."""
-ROUTER: Final = (
-    (Fault.ROUTER_ACCEPT, False),
-    (Fault.ROUTER_ACCEPTED, True),
-    (Fault.PUBLISH, False),
-    (Fault.PUBLISHED, False),
-    (Fault.ROUTER_RUNG, False),
-    (Fault.APPROVAL_DECIDE, False),
-    (Fault.APPROVAL_DECIDED, True),
-)
-SCHEDULE: Final = (Fault.SCHEDULE_TICK, Fault.SCHEDULE_TICKED)
-DELIVERY: Final = (Fault.DELIVERY_CLAIMED, Fault.DELIVERY_SENT)
-SCHEDULER: Final = (Fault.SCHEDULER_PUSH_BACK, Fault.SCHEDULER_PUSHED_BACK, Fault.SCHEDULER_RUNG)
-
-
-def _kill_schedule(fault: Fault) -> Row:
+def kill_in_schedule(fault: Fault) -> Row:
     """Either scheduler is killed as it submits a schedule's job: there must be exactly one job for that time."""
     schedulers = ("scheduler", "scheduler-2")
     fired: list[int] = [0]
@@ -260,61 +212,9 @@ def _kill_schedule(fault: Fault) -> Row:
     return Row(f"kill-scheduler-{fault}", what, inject, LEASE_S, before=before, after=after, check=check)
 
 
-def matrix() -> list[Row]:
-    """All rows, in order."""
-    return [
-        Row("none", "nothing (what the same jobs do undisturbed)", _nothing, LEASE_S, short=True),
-        *(_kill("planner", fault, skip=3, short=short) for fault, short in PLANNER),
-        *(_kill("executor", fault, skip=_SKIPPED.get(fault, 3), short=short) for fault, short in EXECUTOR),
-        *(_kill("router", fault, skip=_SKIPPED.get(fault, 1), within_s=LEASE_S, short=short) for fault, short in ROUTER),
-        *(_kill("scheduler", fault, skip=0, within_s=LEASE_S) for fault in DELIVERY),
-        *(_kill_schedule(fault) for fault in SCHEDULE),
-        *(_kill_scheduler(fault, short=fault is Fault.SCHEDULER_PUSHED_BACK) for fault in SCHEDULER),
-        _outage("rabbitmq-stopped", "RabbitMQ: stopped for 5 s", lambda rig: rig.rabbitmq.stop(), lambda rig: rig.rabbitmq.start(), 5),
-        _outage("rabbitmq-restarted", "RabbitMQ: restarted", lambda rig: rig.rabbitmq.restart(), lambda rig: None, 0, short=True),
-        _outage(
-            "rabbitmq-killed", "RabbitMQ: kill -9, started again", lambda rig: rig.rabbitmq.kill(), lambda rig: rig.rabbitmq.start(), 0
-        ),
-        _outage("rabbitmq-cut", "RabbitMQ: every connection cut", _cut, lambda rig: None, 0, short=True),
-        _outage(
-            "rabbitmq-disk-alarm",
-            "RabbitMQ: disk alarm for 10 s",
-            lambda rig: rig.disk_alarm(on=True),
-            lambda rig: rig.disk_alarm(on=False),
-            10,
-        ),
-        _outage("postgresql-restarted", "PostgreSQL: restarted", lambda rig: rig.postgres.restart(), lambda rig: None, 0, short=True),
-        _outage(
-            "postgresql-killed", "PostgreSQL: kill -9, started again", lambda rig: rig.postgres.kill(), lambda rig: rig.postgres.start(), 0
-        ),
-        _outage(
-            "postgresql-refused",
-            "PostgreSQL: refuses connections for 8 s",
-            lambda rig: rig.database_proxy.refuse(),
-            lambda rig: rig.database_proxy.allow(),
-            8,
-        ),
-        _outage(
-            "postgresql-slow", "PostgreSQL: 0.3 s slower each way for 10 s", _slow("database_proxy", 0.3), _slow("database_proxy", 0), 10
-        ),
-        _outage(
-            "s3-away", "S3: refuses connections for 8 s", lambda rig: rig.s3_proxy.refuse(), lambda rig: rig.s3_proxy.allow(), 8, short=True
-        ),
-        _outage("s3-slow", "S3: 1 s slower each way for 10 s", _slow("s3_proxy", 1.0), _slow("s3_proxy", 0), 10),
-        _outage("s3-full", "S3: refuses writes (507) for 8 s", _full(on=True), _full(on=False), 8),
-        _frozen("planner"),
-        _frozen("executor"),
-        _rings("rings-twice", "every message delivered twice", Action.TWICE, slow=False, short=True),
-        _rings("rings-lost", "every message lost once (the scheduler rings again)", Action.LOSE, slow=True),
-        _clock("planner"),
-        _clock("executor"),
-        _clock("scheduler"),
-    ]
-
-
-def _kill_scheduler(fault: Fault, *, short: bool) -> Row:
+def kill_scheduler(fault: Fault, *, short: bool) -> Row:
     """A scheduler only has something to do when rings get lost, so the planners' are, while it is killed."""
-    row = _kill("scheduler", fault, skip=0, within_s=LEASE_S, short=short)
+    row = kill("scheduler", fault, skip=0, within_s=LEASE_S, short=short)
     losers = ("planner", "planner-2")
 
     def inject(rig: Rig, clients: Clients) -> float:
