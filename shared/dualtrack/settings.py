@@ -41,8 +41,8 @@ class DatabaseSettings(_Section):
             raise ValueError("must be an address like postgresql+psycopg://user:password@host:port/name")
         return value
 
-    pool_size: int = Field(10, ge=1, le=500, description="Connections a process keeps open.")
-    pool_overflow: int = Field(20, ge=0, le=500, description="Further connections under load.")
+    pool_size: int = Field(20, ge=1, le=500, description="Connections a process keeps open.")
+    pool_overflow: int = Field(10, ge=0, le=500, description="Further connections under load.")
     statement_timeout_s: float = Field(30, gt=0, description="A statement longer than this is cancelled.")
 
 

@@ -8,11 +8,12 @@ from datetime import date
 from decimal import Decimal
 from typing import Any, Final
 
-from sqlalchemy import FromClause, func, literal, select, update
+from sqlalchemy import FromClause, Select, func, literal, select, update
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from dualtrack.db.engine import Transaction
+from dualtrack.db.prepared import given
 from dualtrack.db.rows import usage_of
 from dualtrack.db.tables import api_keys, jobs, key_usage, tenants
 from dualtrack.domain.budgets import KeyDay, usd
@@ -31,12 +32,25 @@ def shard_of(job_id: str) -> int:
     return zlib.crc32(job_id.encode()) % SHARDS
 
 
-def adding(key_id: str, shard: int, usage: Usage, *, where: FromClause | None = None) -> Insert:
-    """The statement that adds to what a key used today (UTC, as all connections are); once for each row of `where`, if given."""
+def adding(key_id: str, shard: int, usage: Usage) -> Insert:
+    """The statement that adds to what a key used today (UTC, as all connections are)."""
     counts = [literal(getattr(usage, name), key_usage.c[name].type) for name in _COUNTS]
-    row = select(literal(key_id), func.current_date(), literal(shard), *counts)
-    if where is not None:
-        row = row.select_from(where)
+    return _adding(select(literal(key_id), func.current_date(), literal(shard), *counts))
+
+
+def adding_spent(where: FromClause) -> Insert:
+    """The same once for each row of `where`, with the parameters that `spent` gives."""
+    counts = [given(f"spent_{name}", key_usage.c[name].type) for name in _COUNTS]
+    key, shard = given("spent_key", key_usage.c.key_id.type), given("spent_shard", key_usage.c.shard.type)
+    return _adding(select(key, func.current_date(), shard, *counts).select_from(where))
+
+
+def spent(key_id: str, job_id: str, usage: Usage) -> dict[str, Any]:
+    """What a job of a key used, as parameters of `adding_spent`."""
+    return {"spent_key": key_id, "spent_shard": shard_of(job_id)} | {f"spent_{name}": getattr(usage, name) for name in _COUNTS}
+
+
+def _adding(row: Select[Any]) -> Insert:
     statement = upsert(key_usage).from_select(["key_id", "day", "shard", *_COUNTS], row)
     sums = {name: key_usage.c[name] + statement.excluded[name] for name in _COUNTS}
     return statement.on_conflict_do_update(index_elements=["key_id", "day", "shard"], set_=sums)

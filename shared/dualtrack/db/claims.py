@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, Row, Select, Table, and_, func, or_, select, text, tuple_, update
+from sqlalchemy import Boolean, ColumnElement, Interval, Row, Select, Table, and_, func, or_, select, text, tuple_, update
+from sqlalchemy.sql.base import Executable
 
 from dualtrack.db.engine import Transaction
+from dualtrack.db.prepared import Prepared, given
 from dualtrack.db.presence import DEAD_OWNER_SQL
+from dualtrack.db.rows import AnyRow
 from dualtrack.db.tables import api_keys, calls, jobs
 from dualtrack.domain.errors import NotFound
 from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
@@ -51,7 +54,7 @@ def _claimable(kind: Kind) -> ColumnElement[bool]:
     return and_(_workable(kind), or_(table.c.not_before.is_(None), table.c.not_before <= _NOW), unclaimed(table))
 
 
-def claim(tx: Transaction, kind: Kind, row_id: str, owner: int, limits: PlatformLimits, *, suspects: bool = True) -> Row[Any] | None:
+def claim(tx: Transaction, kind: Kind, row_id: str, owner: int, limits: PlatformLimits, *, suspects: bool = True) -> AnyRow | None:
     """Take the row over with the next fencing token; None when it is done, pausing after a failure, or somebody living works on it.
 
     `suspects`: one that was tried `SUSPECT_TRIES` times without a record as well.
@@ -59,12 +62,17 @@ def claim(tx: Transaction, kind: Kind, row_id: str, owner: int, limits: Platform
     A job's row has two more columns: `key_limited`, whether its key has a limit of its own on what it may use in a day, and `time_over`,
     whether its wall time is used up.
     """
+    lease = timedelta(seconds=limits.lease_s)
+    return _CLAIM[kind].run(tx, {"row_id": row_id, "claimant": owner, "lease": lease, "suspects": suspects}).fetchone()
+
+
+def _claim_statement(kind: Kind) -> Executable:
     table = _TABLES[kind]
-    until = _NOW + timedelta(seconds=limits.lease_s)
+    until = _NOW + given("lease", Interval())
     values: dict[str, Any] = {
         "attempt": table.c.attempt + 1,
         "tries": table.c.tries + 1,
-        "owner": owner,
+        "owner": given("claimant"),
         "lease_until": until,
         "due_at": until,
         "not_before": None,
@@ -73,12 +81,17 @@ def claim(tx: Transaction, kind: Kind, row_id: str, owner: int, limits: Platform
     }
     if kind == "calls":
         values["status"] = CallStatus.RUNNING.value
-    statement = update(table).where(table.c.id == row_id, _claimable(kind)).values(values).returning(*table.c)
-    if not suspects:
-        statement = statement.where(table.c.tries < SUSPECT_TRIES)
+    wanted = or_(given("suspects", Boolean()), table.c.tries < SUSPECT_TRIES)
+    statement = update(table).where(table.c.id == given("row_id"), _claimable(kind), wanted).values(values).returning(*table.c)
     if kind == "jobs":
         statement = statement.returning(_KEY_LIMITED, (jobs.c.deadline_at <= _NOW).label("time_over"))
-    return tx.connection.execute(statement).one_or_none()
+    return statement
+
+
+_CLAIM: Final[dict[Kind, Prepared]] = {
+    "jobs": Prepared(lambda: _claim_statement("jobs")),
+    "calls": Prepared(lambda: _claim_statement("calls")),
+}
 
 
 def suspect(tx: Transaction, kind: Kind, row_id: str) -> bool:

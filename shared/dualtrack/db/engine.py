@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import select
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final, cast
 
-from sqlalchemy import Connection, Engine, create_engine, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+import psycopg
+from psycopg.rows import namedtuple_row
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from dualtrack.domain.errors import DatabaseUnavailable
@@ -25,13 +28,47 @@ _open: Final = threading.local()
 class Transaction:
     """One open transaction and what has to happen once it is committed."""
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    def __init__(self, engine: Engine) -> None:
+        """Takes a connection out of the pool; `Database` gives it back."""
+        self._engine = engine
+        self._pooled = engine.raw_connection()
+        self._sqlalchemy: Connection | None = None
+        self._cursor: psycopg.Cursor[Any] | None = None
         self._after: list[Callable[[], None]] = []
+
+    @property
+    def connection(self) -> Connection:
+        """For statements of every kind. Those of a step are run by the driver itself, see `db.prepared`."""
+        if self._sqlalchemy is None:
+            self._sqlalchemy = Connection(self._engine, connection=self._pooled)
+        return self._sqlalchemy
+
+    def execute(self, sql: str, parameters: Mapping[str, Any]) -> psycopg.Cursor[Any]:
+        """Run SQL in the driver's own notation; the cursor, with named rows, is good until the next one."""
+        if self._cursor is None:
+            self._cursor = self._driver.cursor(row_factory=namedtuple_row)
+        return self._cursor.execute(sql, parameters)
+
+    @property
+    def _driver(self) -> psycopg.Connection[Any]:
+        driver: psycopg.Connection[Any] = cast("psycopg.Connection[Any]", self._pooled.driver_connection)
+        return driver
 
     def after_commit(self, action: Callable[[], None]) -> None:
         """Do `action` once the commit has succeeded (ring, emit a span); never when it has not."""
         self._after.append(action)
+
+    def commit(self) -> None:
+        """For `Database` only."""
+        self._driver.commit()
+
+    def close(self) -> None:
+        """Give the connection back, for `Database` only; what is not committed is rolled back."""
+        if self._driver.closed or self._driver.broken:
+            self._pooled.invalidate()
+        if self._sqlalchemy is not None:
+            self._sqlalchemy.close()
+        self._pooled.close()
 
     def committed(self) -> None:
         """Run what was registered, for `Database` only; the commit stands whatever comes of it, so a failure is logged."""
@@ -61,15 +98,16 @@ class Database:
                 a connection cut during the commit itself leaves it unknown (every caller writes under a fencing token or a natural key).
         """
         try:
-            with (self.vital if vital else self.engine).begin() as connection:
-                transaction = Transaction(connection)
-                _open.depth = getattr(_open, "depth", 0) + 1
-                try:
-                    yield transaction
-                    point(Fault.COMMIT)
-                finally:
-                    _open.depth -= 1
-        except OperationalError as error:
+            transaction = Transaction(self.vital if vital else self.engine)
+            _open.depth = getattr(_open, "depth", 0) + 1
+            try:
+                yield transaction
+                point(Fault.COMMIT)
+                transaction.commit()
+            finally:
+                _open.depth -= 1
+                transaction.close()
+        except (OperationalError, psycopg.OperationalError) as error:
             raise DatabaseUnavailable(
                 "The database can't be reached or broke the connection; check PostgreSQL and DUALTRACK_DATABASE__URL."
             ) from error
@@ -103,11 +141,11 @@ def _engine(settings: DatabaseSettings, application: str, *, pool_size: int, max
         "lock_timeout": _LOCK_MS,
         "timezone": "UTC",
     }
-    return create_engine(
+    engine = create_engine(
         settings.url.get_secret_value(),
         pool_size=pool_size,
         max_overflow=max_overflow,
-        pool_pre_ping=True,
+        pool_use_lifo=True,  # the last one used has its statements prepared; the others may fall idle
         pool_timeout=10,
         hide_parameters=True,  # statements in error messages must not carry users' data
         connect_args={
@@ -121,6 +159,19 @@ def _engine(settings: DatabaseSettings, application: str, *, pool_size: int, max
             "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
         },
     )
+    event.listen(engine, "checkout", _refuse_dead)
+    return engine
+
+
+def _refuse_dead(connection: psycopg.Connection[Any], *_: object) -> None:
+    """Have the pool replace a connection that the server has ended, without asking the server about those it has not.
+
+    On an idle one it says nothing unasked but that it hangs up; a peer that vanished shows the same way after the keepalives above.
+    """
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    if poll.poll(0):
+        raise DisconnectionError("the server has ended the connection")
 
 
 def assert_no_transaction() -> None:

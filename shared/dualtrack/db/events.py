@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import insert, select, update
+from psycopg.types.json import Jsonb
+from sqlalchemy import BigInteger, Text, func, insert, select, true, update
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.sql.base import Executable
 
 from dualtrack.db.engine import Transaction
+from dualtrack.db.prepared import Prepared, given
 from dualtrack.db.tables import events, jobs
 from dualtrack.domain.errors import NotFound
 from dualtrack.domain.events import Event, EventType, NewEvent
@@ -28,18 +32,26 @@ def append(tx: Transaction, job_id: str, *new: NewEvent) -> int:
     Raises:
         NotFound: there is no such job.
     """
-    last = tx.connection.execute(
-        update(jobs).where(jobs.c.id == job_id).values(last_seq=jobs.c.last_seq + len(new)).returning(jobs.c.last_seq)
-    ).scalar()
-    if last is None:
+    datas = [Jsonb(event.data) for event in new]
+    row = _APPEND.run(tx, {"of_job": job_id, "added": len(new), "types": [event.type.value for event in new], "datas": datas}).fetchone()
+    if row is None:
         raise NotFound(f"There is no job {job_id}.")
-    first = last - len(new) + 1
-    if new:
-        tx.connection.execute(
-            insert(events),
-            [{"job_id": job_id, "seq": first + n, "type": event.type.value, "data": event.data} for n, event in enumerate(new)],
-        )
-    return int(last)
+    return int(row.last_seq)
+
+
+def _append_statement() -> Executable:
+    """Count the job's events on and insert the new ones, in one statement."""
+    added = given("added", BigInteger())
+    head = update(jobs).where(jobs.c.id == given("of_job")).values(last_seq=jobs.c.last_seq + added)
+    counted = head.returning(jobs.c.id, jobs.c.last_seq).cte("counted")
+    types, datas = given("types", ARRAY(Text())), given("datas", ARRAY(JSONB()))
+    new = func.unnest(types, datas).table_valued("type", "data", with_ordinality="n", name="new").render_derived()
+    rows = select(counted.c.id, counted.c.last_seq - added + new.c.n, new.c.type, new.c.data).select_from(counted.join(new, true()))
+    written = insert(events).from_select(["job_id", "seq", "type", "data"], rows).cte("written")
+    return select(counted.c.last_seq).add_cte(written)
+
+
+_APPEND: Final = Prepared(_append_statement)
 
 
 def page(tx: Transaction, job_id: str, *, after: int, limit: int) -> list[Event]:

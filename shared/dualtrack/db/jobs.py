@@ -4,20 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, Update, case, func, insert, select, update
+from sqlalchemy import Update as UpdateStatement
+from sqlalchemy import and_, case, func, insert, select
+from sqlalchemy.sql.base import Executable
 
 from dualtrack.db import budgets
 from dualtrack.db.claims import unclaimed
 from dualtrack.db.engine import Transaction
-from dualtrack.db.rows import job_of
+from dualtrack.db.prepared import NOW, Plus, Prepared, Update, given
+from dualtrack.db.rows import AnyRow, job_of
 from dualtrack.db.tables import calls, jobs
 from dualtrack.domain.errors import NotFound, StaleAttempt
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus, Phase
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Hold
+
+_ONE: Final = Prepared(lambda: select(jobs).where(jobs.c.id == given("job")))
+_LOCKED: Final = Prepared(lambda: select(jobs).where(jobs.c.id == given("job")).with_for_update())
+_CHANGE: Final = Update(jobs, jobs.c.id == given("job"))
+_CHANGE_WAIT: Final = Update(jobs, jobs.c.id == given("job"), jobs.c.waiting_until)
+
+
+def _charging(change: UpdateStatement) -> Executable:
+    """A change of a job, and what its key used."""
+    found = change.cte("changed")
+    return select(*found.c).add_cte(budgets.adding_spent(found).cte("spent"))
+
+
+_LIVE: Final = and_(jobs.c.id == given("job"), jobs.c.finished_at.is_(None))
+_ASKED: Final = (jobs.c.stopping, jobs.c.hold, jobs.c.messages)
+_CHARGE: Final = Update(jobs, _LIVE, *_ASKED)
+_CHARGE_KEYED: Final = Update(jobs, _LIVE, *_ASKED, around=_charging)
+_PROGRESS: Final = Prepared(
+    lambda: select(jobs.c.step, case((jobs.c.summary != "", jobs.c.compacted_through), else_=0).label("summarised_through")).where(
+        jobs.c.id == given("job")
+    )
+)
+_START: Final = Update(jobs, and_(jobs.c.id == given("job"), jobs.c.status == JobStatus.QUEUED.value))
+_OURS: Final = and_(_LIVE, jobs.c.attempt == given("of_attempt"), jobs.c.owner.is_not(None))
+_RELEASE: Final = Update(jobs, _OURS, *_ASKED)
+_RELEASE_KEYED: Final = Update(jobs, _OURS, *_ASKED, around=_charging)
 
 
 def create(
@@ -65,13 +94,8 @@ def get(tx: Transaction, job_id: str, *, tenant_id: str | None = None, lock: boo
     Raises:
         NotFound: no such job, or another tenant's.
     """
-    statement = select(jobs).where(jobs.c.id == job_id)
-    if tenant_id is not None:
-        statement = statement.where(jobs.c.tenant_id == tenant_id)
-    if lock:
-        statement = statement.with_for_update()
-    row = tx.connection.execute(statement).one_or_none()
-    if row is None:
+    row = (_LOCKED if lock else _ONE).run(tx, {"job": job_id}).fetchone()
+    if row is None or tenant_id not in {None, row.tenant_id}:
         raise NotFound(f"There is no job {job_id!r}.", param="job_id")
     return job_of(row)
 
@@ -104,7 +128,7 @@ def page(
 
 def start(tx: Transaction, job_id: str) -> None:
     """Queued → running."""
-    tx.connection.execute(update(jobs).where(jobs.c.id == job_id, jobs.c.status == JobStatus.QUEUED).values(status=JobStatus.RUNNING.value))
+    _START.run(tx, {"status": JobStatus.RUNNING.value}, job=job_id)
 
 
 class Asked(NamedTuple):
@@ -131,7 +155,7 @@ def release(
     changes: dict[str, Any] = {"owner": None, "lease_until": None, **values}
     if usage is not None:
         changes |= _added(usage)
-    row = _charged(tx, job_id, update(jobs).where(_ours(job_id, attempt)).values(changes), usage, key_id)
+    row = _charged(tx, _RELEASE, _RELEASE_KEYED, changes, usage, key_id, job_id, of_attempt=attempt)
     if row is None:
         raise StaleAttempt(f"job {job_id}: attempt {attempt} was taken over")
     return Asked(JobStatus(row.stopping) if row.stopping else None, Hold(row.hold) if row.hold else None, row.messages)
@@ -139,19 +163,23 @@ def release(
 
 def charge(tx: Transaction, job_id: str, usage: Usage, *, key_id: str | None = None) -> bool:
     """Add to what a live job has used, whoever owns it, and to what its key used today; False where it has ended: its sums are final."""
-    statement = update(jobs).where(jobs.c.id == job_id, jobs.c.finished_at.is_(None)).values(_added(usage))
-    return _charged(tx, job_id, statement, usage, key_id) is not None
+    return _charged(tx, _CHARGE, _CHARGE_KEYED, _added(usage), usage, key_id, job_id) is not None
 
 
-def _charged(tx: Transaction, job_id: str, change: Update, usage: Usage | None, key_id: str | None) -> Row[Any, Any] | None:
+def _charged(
+    tx: Transaction,
+    plain: Update,
+    keyed: Update,
+    changes: Mapping[str, Any],
+    usage: Usage | None,
+    key_id: str | None,
+    job_id: str,
+    **keys: int,
+) -> AnyRow | None:
     """Change a job and, where that found it, add to what its key used: one statement for both, since this is every step's way."""
-    changed = change.returning(jobs.c.stopping, jobs.c.hold, jobs.c.messages)
     if key_id is None or not usage:
-        return tx.connection.execute(changed).one_or_none()
-    found = changed.cte("changed")
-    spent = budgets.adding(key_id, budgets.shard_of(job_id), usage, where=found).cte("spent")
-    row: Row[Any, Any] | None = tx.connection.execute(select(*found.c).add_cte(spent)).one_or_none()
-    return row
+        return plain.run(tx, changes, job=job_id, **keys).fetchone()
+    return keyed.run(tx, changes, job=job_id, **keys, **budgets.spent(key_id, job_id, usage)).fetchone()
 
 
 class Progress(NamedTuple):
@@ -163,33 +191,30 @@ class Progress(NamedTuple):
 
 def progress(tx: Transaction, job_id: str) -> Progress | None:
     """How far a job has come; None where there is none."""
-    through = case((jobs.c.summary != "", jobs.c.compacted_through), else_=0)
-    row = tx.connection.execute(select(jobs.c.step, through).where(jobs.c.id == job_id)).one_or_none()
+    row = _PROGRESS.run(tx, {"job": job_id}).fetchone()
     return None if row is None else Progress(*row)
 
 
-def _added(usage: Usage) -> dict[str, ColumnElement[Any]]:
+def _added(usage: Usage) -> dict[str, Plus]:
     return {
-        "input_tokens": jobs.c.input_tokens + usage.input_tokens,
-        "output_tokens": jobs.c.output_tokens + usage.output_tokens,
-        "cached_tokens": jobs.c.cached_tokens + usage.cached_tokens,
-        "cost_usd": jobs.c.cost_usd + usage.cost_usd,
+        "input_tokens": Plus(usage.input_tokens),
+        "output_tokens": Plus(usage.output_tokens),
+        "cached_tokens": Plus(usage.cached_tokens),
+        "cost_usd": Plus(usage.cost_usd),
     }
-
-
-def _ours(job_id: str, attempt: int) -> ColumnElement[bool]:
-    return (jobs.c.id == job_id) & (jobs.c.attempt == attempt) & jobs.c.owner.is_not(None) & jobs.c.finished_at.is_(None)
 
 
 def change(tx: Transaction, job_id: str, values: Mapping[str, Any]) -> None:
     """Change columns of a job whose row lock the caller holds."""
-    tx.connection.execute(update(jobs).where(jobs.c.id == job_id).values(dict(values)))
+    _CHANGE.run(tx, values, job=job_id)
 
 
 def change_returning_wait(tx: Transaction, job_id: str, values: Mapping[str, Any]) -> datetime:
     """Change columns of a job whose row lock the caller holds; when its wait ends by itself."""
-    statement = update(jobs).where(jobs.c.id == job_id).values(dict(values)).returning(jobs.c.waiting_until)
-    until: datetime = tx.connection.execute(statement).scalar_one()
+    row = _CHANGE_WAIT.run(tx, values, job=job_id).fetchone()
+    if row is None:
+        raise NotFound(f"There is no job {job_id!r}.", param="job_id")
+    until: datetime = row.waiting_until
     return until
 
 
@@ -227,7 +252,7 @@ def end(tx: Transaction, job_id: str, status: JobStatus, *, reason: str | None, 
             "hold": None,
             "waiting_since": None,
             "waiting_until": None,
-            "finished_at": func.now(),
+            "finished_at": NOW,
         },
     )
 

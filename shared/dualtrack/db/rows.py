@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Row
 
 from dualtrack.domain.errors import RecordUnreadable
 from dualtrack.domain.job import Job, JobSpec
@@ -17,7 +16,8 @@ from dualtrack.domain.tool import Effect
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Held, Hold
 
-AnyRow = Row[Any]
+AnyRow = Any
+"""A row of SQLAlchemy's or of the driver's: its columns are attributes."""
 
 
 def usage_of(row: AnyRow) -> Usage:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, Integer, Text, and_, any_, func, insert, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from dualtrack.db.claims import unclaimed
 from dualtrack.db.engine import Transaction
+from dualtrack.db.prepared import NOW, Insert, Later, Prepared, Update, given
 from dualtrack.db.rows import artifact_of, call_of, step_of
 from dualtrack.db.tables import artifacts, calls, jobs, steps
 from dualtrack.domain.errors import NotFound, StaleAttempt
@@ -18,63 +19,76 @@ from dualtrack.domain.step import Artifact, Call, Step
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Held
 
-_CALL_DEFAULTS: Final[dict[str, Any]] = {
-    "wave": 0, "ok": None, "preview": "", "traceparent": "", "due_at": None, "started_at": None, "finished_at": None,
-    "held": None, "guarded": False,
-}  # fmt: skip
+_STEP: Final = Insert(steps)
+_CALL: Final = Insert(calls)
+_STEPS: Final = Prepared(
+    lambda: (
+        select(steps)
+        .where(steps.c.job_id == given("of_job"), steps.c.number > given("after"))
+        .order_by(steps.c.number)
+        .limit(given("most", Integer()))
+    )
+)
+_CALLS: Final = Prepared(
+    lambda: (
+        select(calls)
+        .where(calls.c.job_id == given("of_job"), calls.c.step.between(given("first"), given("last")))
+        .order_by(calls.c.step, calls.c.position)
+    )
+)
+_ONE_CALL: Final = Prepared(lambda: select(calls).where(calls.c.id == given("call")))
+_OPEN_CALLS: Final = Prepared(
+    lambda: select(calls).where(_of_last_step(given("of_job")), calls.c.finished_at.is_(None)).order_by(calls.c.step, calls.c.position)
+)
+_SETTLE: Final = Update(
+    calls, and_(calls.c.id == given("call"), calls.c.attempt == given("of_attempt"), calls.c.status == CallStatus.RUNNING.value)
+)
+_CHANGE_CALLS: Final = Update(calls, calls.c.id == any_(given("chosen", ARRAY(Text()))))
 
 
 def add(
     tx: Transaction, *, job_id: str, number: int, thought: str, reflection: str, note: str, model: str, usage: Usage, latency_s: float
 ) -> None:
     """Write step `number`; its natural key makes a second writer fail."""
-    tx.connection.execute(
-        insert(steps).values(
-            job_id=job_id,
-            number=number,
-            thought=thought,
-            reflection=reflection,
-            note=note,
-            model=model,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cached_tokens=usage.cached_tokens,
-            cost_usd=usage.cost_usd,
-            latency_s=latency_s,
-        )
+    _STEP.run(
+        tx,
+        {
+            "job_id": job_id,
+            "number": number,
+            "thought": thought,
+            "reflection": reflection,
+            "note": note,
+            "model": model,
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "cost_usd": usage.cost_usd,
+            "latency_s": latency_s,
+        },
     )
 
 
-def add_calls(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert calls in one statement; what a row leaves out gets its default."""
-    if rows:
-        tx.connection.execute(insert(calls).values([_CALL_DEFAULTS | dict(row) for row in rows]))
+def add_calls(tx: Transaction, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Insert calls; what a row leaves out gets its default."""
+    for row in rows:
+        _CALL.run(tx, row)
 
 
 def page(tx: Transaction, job_id: str, *, after: int = 0, limit: int | None = None) -> list[Step]:
     """Steps with a number above `after`, in order, with their calls."""
-    statement = select(steps).where(steps.c.job_id == job_id, steps.c.number > after).order_by(steps.c.number)
-    rows = tx.connection.execute(statement if limit is None else statement.limit(limit)).all()
+    rows = _STEPS.run(tx, {"of_job": job_id, "after": after, "most": limit}).fetchall()
     if not rows:
         return []
     by_step: dict[int, list[Call]] = {}
-    found = (
-        select(calls)
-        .where(calls.c.job_id == job_id, calls.c.step.between(rows[0].number, rows[-1].number))
-        .order_by(calls.c.step, calls.c.position)
-    )
-    for row in tx.connection.execute(found):
+    for row in _CALLS.run(tx, {"of_job": job_id, "first": rows[0].number, "last": rows[-1].number}):
         by_step.setdefault(row.step, []).append(call_of(row))
     return [step_of(row, tuple(by_step.get(row.number, ()))) for row in rows]
 
 
 def call(tx: Transaction, call_id: str, *, job_id: str | None = None) -> Call:
     """A call; of one job where that is given. Raises `NotFound`."""
-    statement = select(calls).where(calls.c.id == call_id)
-    if job_id is not None:
-        statement = statement.where(calls.c.job_id == job_id)
-    row = tx.connection.execute(statement).one_or_none()
-    if row is None:
+    row = _ONE_CALL.run(tx, {"call": call_id}).fetchone()
+    if row is None or job_id not in {None, row.job_id}:
         raise NotFound(f"There is no call {call_id!r} in this job.", param="call_id")
     return call_of(row)
 
@@ -87,9 +101,8 @@ def settle(tx: Transaction, call_id: str, attempt: int, values: Mapping[str, Any
     """
     changes: dict[str, Any] = {"owner": None, "lease_until": None, **values}
     if changes.get("status") in {status.value for status in CALL_TERMINAL}:
-        changes |= {"due_at": None, "held": None, "finished_at": func.now()}
-    ours = (calls.c.id == call_id) & (calls.c.attempt == attempt) & (calls.c.status == CallStatus.RUNNING)
-    if tx.connection.execute(update(calls).where(ours).values(changes)).rowcount != 1:
+        changes |= {"due_at": None, "held": None, "finished_at": NOW}
+    if _SETTLE.run(tx, changes, call=call_id, of_attempt=attempt).rowcount != 1:
         raise StaleAttempt(f"call {call_id}: attempt {attempt} was taken over")
 
 
@@ -106,11 +119,10 @@ def intend(tx: Transaction, call_id: str, attempt: int) -> None:
 
 def open_calls(tx: Transaction, job_id: str) -> list[Call]:
     """Calls that have not ended, in order. Under the job's row lock this is the join's truth."""
-    statement = select(calls).where(_of_last_step(job_id), calls.c.status.in_([CallStatus.PENDING, CallStatus.RUNNING]))
-    return [call_of(row) for row in tx.connection.execute(statement.order_by(calls.c.step, calls.c.position))]
+    return [call_of(row) for row in _OPEN_CALLS.run(tx, {"of_job": job_id})]
 
 
-def _of_last_step(job_id: str) -> ColumnElement[bool]:
+def _of_last_step(job_id: str | ColumnElement[str]) -> ColumnElement[bool]:
     """The calls of a job that may still be open: a step is decided only once all calls before it have ended."""
     last = select(jobs.c.step).where(jobs.c.id == job_id).scalar_subquery()
     return and_(calls.c.job_id == job_id, calls.c.step == last)
@@ -118,7 +130,7 @@ def _of_last_step(job_id: str) -> ColumnElement[bool]:
 
 def make_due(tx: Transaction, call_ids: Iterable[str], ring_s: float) -> None:
     """Let calls be claimed, and rung again `ring_s` seconds from now should the ring be lost."""
-    tx.connection.execute(update(calls).where(calls.c.id.in_(list(call_ids))).values(due_at=func.now() + timedelta(seconds=ring_s)))
+    _CHANGE_CALLS.run(tx, {"due_at": Later(ring_s)}, chosen=list(call_ids))
 
 
 def take_back(tx: Transaction, call_ids: Sequence[str]) -> None:
@@ -149,9 +161,10 @@ def settle_held(tx: Transaction, call_id: str, *, ok: bool, preview: str, detail
 
 def cancel_calls(tx: Transaction, call_ids: Iterable[str]) -> None:
     """End calls that nobody living works on."""
-    statement = update(calls).where(calls.c.id.in_(list(call_ids)))
-    changes = {"status": CallStatus.CANCELLED.value, "owner": None, "lease_until": None, "due_at": None, "held": None}
-    tx.connection.execute(statement.values(changes | {"finished_at": func.now()}))
+    chosen = list(call_ids)
+    if chosen:
+        changes = {"status": CallStatus.CANCELLED.value, "owner": None, "lease_until": None, "due_at": None, "held": None}
+        _CHANGE_CALLS.run(tx, changes | {"finished_at": NOW}, chosen=chosen)
 
 
 def running_alive(tx: Transaction, job_id: str) -> set[str]:

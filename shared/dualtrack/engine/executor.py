@@ -7,14 +7,13 @@ import mimetypes
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any, Final
 
 from opentelemetry.trace import SpanKind, Status, StatusCode
-from sqlalchemy import func
 
 from dualtrack.db import claims, events, jobs, steps
 from dualtrack.db.engine import Transaction, assert_no_transaction
+from dualtrack.db.prepared import Later
 from dualtrack.db.rows import call_of
 from dualtrack.domain.errors import (
     DatabaseUnavailable,
@@ -314,7 +313,7 @@ class Executor:
             if ledger.may_have_happened(tx, call, error) and not ledger.resolve(tx, self._runtime, now, call):
                 return
             pause = backoff(failures, self._runtime.limits)
-            due = func.now() + timedelta(seconds=pause)
+            due = Later(pause)
             values = {"status": CallStatus.PENDING.value, "due_at": due, "not_before": due, "tries": 0, "failures": failures}
             values["intent_at"] = None
             steps.settle(tx, call.id, call.attempt, values)

@@ -14,6 +14,7 @@ from sqlalchemy import func
 
 from dualtrack.db import approvals, events, jobs, steps
 from dualtrack.db.engine import Transaction
+from dualtrack.db.prepared import NOW, Later
 from dualtrack.domain.errors import Conflict
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
@@ -52,7 +53,7 @@ def go_on(tx: Transaction, runtime: Runtime, job: Job) -> None:
 
 def plan_next(tx: Transaction, runtime: Runtime, job: Job) -> None:
     """The planner's turn: no call is open."""
-    due = func.now() + timedelta(seconds=runtime.limits.ring_s)
+    due = Later(runtime.limits.ring_s)
     _run(tx, job, {"phase": Phase.PLAN.value, "due_at": due, "rings": 0, "tries": 0, "failures": 0})
     doorbells.plan_after_commit(tx, runtime, job)
 
@@ -87,7 +88,7 @@ def wait(
         "waiting_until": func.greatest(func.now() + timedelta(seconds=runtime.limits.waiting_s), approvals.last_expiry(job.id)),
     }
     if job.status is not JobStatus.WAITING:
-        values["waiting_since"] = func.now()
+        values["waiting_since"] = NOW
     until = jobs.change_returning_wait(tx, job.id, values)
     notices.record(tx, job.id, NewEvent(EventType.JOB_WAITING, {"reason": reason.value, "message": text, "until": until.isoformat()}))
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Final
 
 from opentelemetry.trace import SpanKind
-from sqlalchemy import Row, func
 
 from dualtrack.db import claims, events, jobs, messages, steps
 from dualtrack.db.engine import Transaction
-from dualtrack.db.rows import job_of
+from dualtrack.db.prepared import NOW, Later
+from dualtrack.db.rows import AnyRow, job_of
 from dualtrack.domain.errors import (
     ContextTooLong,
     DatabaseUnavailable,
@@ -120,7 +119,7 @@ class Planner:
             point(Fault.PLANNER_CLAIM, job.id)
             return found
 
-    def _ended(self, tx: Transaction, job: Job, history: Sequence[Step], claim: Row[Any], *, unanswered: bool) -> bool:
+    def _ended(self, tx: Transaction, job: Job, history: Sequence[Step], claim: AnyRow, *, unanswered: bool) -> bool:
         """End the claimed job, or let it wait, where it needs no further decision or may not have one.
 
         `unanswered`: its user wrote since the last one.
@@ -153,7 +152,7 @@ class Planner:
         end_job(tx, job.id, JobStatus.FAILED, reason=end[0], message=end[1])
         return True
 
-    def _out_of_budget(self, tx: Transaction, job: Job, claim: Row[Any]) -> bool:
+    def _out_of_budget(self, tx: Transaction, job: Job, claim: AnyRow) -> bool:
         """Let the claimed job wait (or fail, where it wants that) when a limit leaves no room for another decision."""
         short = budgets.shortage(tx, self._runtime.limits, job, key_limited=bool(claim.key_limited), time_over=claim.time_over)
         if short is None:
@@ -245,7 +244,7 @@ class Planner:
                 "malformed": 0,
                 "rings": 0,
                 "context_tokens": decision.usage.total_tokens,
-                "due_at": self._due(self._runtime.limits.ring_s),
+                "due_at": Later(self._runtime.limits.ring_s),
             }
             if outline.plan is not None:
                 values["plan"] = outline.plan
@@ -254,7 +253,7 @@ class Planner:
             wanted = jobs.release(tx, job.id, job.attempt, values, usage=decision.usage, key_id=job.key_id)
             if outline.finish is not None and wanted.messages > job.messages:
                 outline = put_off(outline)
-                jobs.change(tx, job.id, {"phase": Phase.PLAN.value, "due_at": self._due(self._runtime.limits.ring_s)})
+                jobs.change(tx, job.id, {"phase": Phase.PLAN.value, "due_at": Later(self._runtime.limits.ring_s)})
             steps.add(
                 tx,
                 job_id=job.id,
@@ -304,8 +303,8 @@ class Planner:
     def _timed(self, row: dict[str, Any], due: Sequence[str]) -> dict[str, Any]:
         """A call's row with its times: those settled at once have ended, those of the first wave are due."""
         if "ok" in row:
-            return row | {"started_at": func.now(), "finished_at": func.now()}
-        return row | {"due_at": self._due(self._runtime.limits.ring_s) if row["id"] in due else None}
+            return row | {"started_at": NOW, "finished_at": NOW}
+        return row | {"due_at": Later(self._runtime.limits.ring_s) if row["id"] in due else None}
 
     def _hand_on(self, tx: Transaction, job: Job, outline: Outline, wanted: jobs.Asked) -> None:
         """What happens next: stop, end, wait, execute or plan again."""
@@ -347,7 +346,7 @@ class Planner:
                 "malformed": job.malformed + 1,
                 "rings": 0,
                 "context_tokens": error.usage.total_tokens,
-                "due_at": self._due(self._runtime.limits.ring_s),
+                "due_at": Later(self._runtime.limits.ring_s),
             }
             jobs.release(tx, job.id, job.attempt, values, usage=error.usage, key_id=job.key_id)
             steps.add(
@@ -392,17 +391,13 @@ class Planner:
                 "attempt": job.attempt,
                 "retry_in_s": round(pause, 2),
             }
-            values = {"due_at": self._due(pause), "not_before": self._due(pause), "tries": 0, "failures": failures}
+            values = {"due_at": Later(pause), "not_before": Later(pause), "tries": 0, "failures": failures}
             wanted = jobs.release(tx, job.id, job.attempt, values, usage=usage, key_id=job.key_id)
             if usage != Usage():
                 data["usage"] = usage_data(usage)
             events.append(tx, job.id, NewEvent(EventType.STEP_RETRYING, data))
             if wanted.hold is not None:  # nobody has to wait for the end of the pause
                 flow.go_on(tx, self._runtime, jobs.get(tx, job.id))
-
-    @staticmethod
-    def _due(seconds: float) -> Any:  # noqa: ANN401 - a SQL expression of the database's clock
-        return func.now() + timedelta(seconds=seconds)
 
 
 def _dropped(job: Job, usage: Usage) -> NewEvent:

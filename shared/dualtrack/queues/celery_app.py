@@ -8,17 +8,15 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from celery import Celery
-from celery import Task as CeleryTask
 from celery.exceptions import Reject
 from celery.worker.consumer import Consumer
-from celery.worker.request import Request
 from celery.worker.state import maybe_shutdown
 from kombu import Connection
 
 from dualtrack.domain.errors import NotFound
-from dualtrack.faults import Fault, point
 from dualtrack.queues.consuming import TaggedAMQP
 from dualtrack.queues.port import Task
+from dualtrack.queues.strategy import STRATEGY
 from dualtrack.queues.topology import Topology
 from dualtrack.settings import BrokerSettings
 
@@ -56,16 +54,6 @@ class TimerlessConsumer(Consumer):
         )
         self.first_connection_attempt = False
         return conn
-
-
-class PointedRequest(Request):
-    """Celery's request with a fault point on each side of the acknowledgement."""
-
-    def acknowledge(self) -> None:
-        """Acknowledge the message."""
-        point(Fault.ACKNOWLEDGE)
-        super().acknowledge()
-        point(Fault.ACKNOWLEDGED)
 
 
 def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], None], again: Callable[[str], None] | None = None) -> Celery:
@@ -107,9 +95,9 @@ def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], Non
         event_serializer="json",
     )
 
-    @app.task(name=task.value, bind=True, Request=f"{PointedRequest.__module__}:{PointedRequest.__qualname__}")
-    def run(self: CeleryTask[..., None], row_id: str) -> None:
-        if again is not None and (self.request.delivery_info or {}).get("redelivered"):
+    @app.task(name=task.value, Strategy=STRATEGY)
+    def run(row_id: str, *, redelivered: bool = False) -> None:
+        if again is not None and redelivered:
             again(row_id)
         try:
             handle(row_id)

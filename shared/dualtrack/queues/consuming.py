@@ -26,6 +26,7 @@ from kombu.exceptions import KombuError
 from dualtrack.domain.errors import BrokerUnavailable
 from dualtrack.health import Stuck
 from dualtrack.queues.port import Task
+from dualtrack.queues.strategy import TALLY
 from dualtrack.queues.topology import Topology
 from dualtrack.settings import BrokerSettings
 
@@ -89,7 +90,7 @@ class Consuming:
                 raise Stuck(f"the broker knows of no consumer of {self._queue}")
         elif not any(tag.startswith(TAG) for tag in consumer_tags(self._settings, self._queue)):
             raise Stuck(f"the broker does not know this process as a consumer of {self._queue}")
-        self._check_progress(ready, len(state.active_requests), sum(state.total_count.values()), time.monotonic())
+        self._check_progress(ready, TALLY.active, TALLY.taken, time.monotonic())
 
     def _check_progress(self, ready: int, active: int, taken: int, now: float) -> None:
         """Raise `Stuck` once messages have waited for long that idle threads could have taken."""

@@ -1,0 +1,167 @@
+"""Statements that are built once and then run by the driver itself.
+
+To build a SQLAlchemy expression and its result costs many times what PostgreSQL needs to run it, and a step of a job has some fifteen
+statements. So those of a step are SQLAlchemy expressions over the tables, like all others, with `given`s for what changes,
+but compiled once for the life of the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from psycopg import Cursor
+from psycopg.types.json import Jsonb
+from sqlalchemy import JSON, BindParameter, ColumnElement, Interval, Table, bindparam, func, insert, update
+from sqlalchemy import Update as UpdateStatement
+from sqlalchemy.dialects.postgresql import psycopg
+from sqlalchemy.sql.base import Executable
+from sqlalchemy.sql.elements import ClauseElement
+from sqlalchemy.types import TypeEngine
+
+if TYPE_CHECKING:
+    from dualtrack.db.engine import Transaction
+
+_DIALECT: Final = psycopg.dialect()  # type: ignore[no-untyped-call] # SQLAlchemy's dialects have no annotations
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A time of the database's clock, `seconds` from the beginning of the transaction: a value for a column."""
+
+    seconds: float = 0.0
+
+
+NOW: Final = Later()
+
+
+@dataclass(frozen=True, slots=True)
+class Plus:
+    """What a column has plus `amount`: a value for a numeric column."""
+
+    amount: Any
+
+
+_SUPPLIED: Final = object()
+
+
+def given(name: str, type_: TypeEngine[Any] | None = None) -> BindParameter[Any]:
+    """A parameter that every run supplies; its type is that of the column it meets where none is given."""
+    return bindparam(name, _SUPPLIED, type_=type_)
+
+
+class Prepared:
+    """One statement. `build` gives it, with a `given` for everything that a run supplies. Thread-safe."""
+
+    __slots__ = ("_build", "_compiled")
+
+    def __init__(self, build: Callable[[], Executable]) -> None:
+        self._build = build
+        self._compiled: tuple[str, dict[str, Any], frozenset[str]] | None = None
+
+    def run(self, tx: Transaction, values: Values) -> Cursor[Any]:
+        """Run it; rows have the columns as attributes."""
+        sql, fixed, documents = self._compiled or self._compile()
+        parameters = {**fixed, **values}
+        for name in documents:
+            parameters[name] = Jsonb(parameters[name])
+        return tx.execute(sql, parameters)
+
+    def _compile(self) -> tuple[str, dict[str, Any], frozenset[str]]:
+        statement = self._build()
+        compiled = cast("ClauseElement", statement).compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
+        binds: Mapping[str, Any] = getattr(compiled, "binds", {})
+        fixed = {name: value for name, value in compiled.params.items() if value is not _SUPPLIED}
+        documents = frozenset(name for name, bind in binds.items() if isinstance(bind.type, JSON))
+        self._compiled = str(compiled), fixed, documents
+        return self._compiled
+
+
+class Update:
+    """`UPDATE table SET … WHERE where RETURNING returning`, compiled once for each set of columns.
+
+    A new value is a plain one, `Later`, `Plus`, or any other SQL expression (which is then compiled at every run). `around` makes the
+    statement that is run out of the update.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        where: ColumnElement[bool],
+        *returning: ColumnElement[Any],
+        around: Callable[[UpdateStatement], Executable] | None = None,
+    ) -> None:
+        self._table = table
+        self._where = where
+        self._returning = returning
+        self._around = around
+        self._kinds: dict[tuple[tuple[str, type | None], ...], Prepared] = {}
+
+    def run(self, tx: Transaction, values: Values, **keys: Any) -> Cursor[Any]:  # noqa: ANN401 - parameters of `where`
+        """Write `values`; `keys` are the parameters of `where`."""
+        kind = tuple((name, _kind(value)) for name, value in values.items())
+        prepared = self._kinds.get(kind)
+        if prepared is None:
+            prepared = Prepared(lambda: self._statement(values))
+            if not any(isinstance(value, ColumnElement) for value in values.values()):
+                self._kinds[kind] = prepared
+        return prepared.run(tx, keys | parameters(values))
+
+    def _statement(self, values: Values) -> Executable:
+        statement = update(self._table).where(self._where).values(_assigned(self._table, values))
+        if self._returning:
+            statement = statement.returning(*self._returning)
+        return statement if self._around is None else self._around(statement)
+
+
+class Insert:
+    """`INSERT INTO table`, compiled once for each set of columns; values as in `Update`."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._kinds: dict[tuple[tuple[str, type | None], ...], Prepared] = {}
+
+    def run(self, tx: Transaction, values: Values) -> None:
+        """Insert one row."""
+        kind = tuple((name, _kind(value)) for name, value in values.items())
+        prepared = self._kinds.get(kind)
+        if prepared is None:
+            prepared = Prepared(lambda: insert(self._table).values(_assigned(self._table, values)))
+            if not any(isinstance(value, ColumnElement) for value in values.values()):
+                self._kinds[kind] = prepared
+        prepared.run(tx, parameters(values))
+
+
+def _kind(value: object) -> type | None:
+    return type(value) if isinstance(value, Later | Plus | ColumnElement) else None
+
+
+def _assigned(table: Table, values: Values) -> dict[str, Any]:
+    return {name: _expression(table, name, value) for name, value in values.items()}
+
+
+def _expression(table: Table, name: str, value: object) -> ColumnElement[Any]:
+    if isinstance(value, ColumnElement):
+        return value
+    column = table.c[name]
+    if isinstance(value, Later):
+        return func.now() + given(_PREFIX + name, Interval())
+    new = given(_PREFIX + name, column.type)
+    return column + new if isinstance(value, Plus) else new
+
+
+_PREFIX: Final = "new_"
+
+
+def parameters(values: Values) -> dict[str, Any]:
+    """The parameters that `values` add to a statement."""
+    return {_PREFIX + name: _parameter(value) for name, value in values.items() if not isinstance(value, ColumnElement)}
+
+
+def _parameter(value: object) -> Any:  # noqa: ANN401 - whatever the column takes
+    if isinstance(value, Later):
+        return timedelta(seconds=value.seconds)
+    return value.amount if isinstance(value, Plus) else value

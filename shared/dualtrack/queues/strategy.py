@@ -1,0 +1,137 @@
+"""How a worker takes a message: Celery's strategy (the place where it lets a task say so) for our two tasks.
+
+Celery's own builds a request with tracing, signals and results for each message, which was half of a planner's CPU; a ring needs none
+of it. What is kept is its pool, its connection with all its recovery, and its event loop, in whose thread acknowledgements are sent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from celery.exceptions import InvalidTaskError, Reject
+
+from dualtrack.faults import Fault, point
+
+_LOG: Final = logging.getLogger(__name__)
+STRATEGY: Final = f"{__name__}:take"
+_CONTENT_TYPE: Final = "application/json"
+
+
+class Tally:
+    """How many messages this process has taken, and how many of them are at work. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.taken = 0
+        self.active = 0
+
+    def begin(self) -> None:
+        """One more is at work."""
+        with self._lock:
+            self.taken += 1
+            self.active += 1
+
+    def end(self) -> None:
+        """One less is at work."""
+        with self._lock:
+            self.active -= 1
+
+
+TALLY: Final = Tally()
+"""This process's; it outlives connections, as Celery's own counts do."""
+
+
+class Acknowledger:
+    """Acknowledges messages of one channel once they are handled: several in one go where none before them is still at work.
+
+    `soon` has a function called in the thread that owns the channel; `errors` are those of a connection that is gone: the broker
+    then delivers again what was not acknowledged.
+    """
+
+    def __init__(self, soon: Callable[[Callable[[], None]], object], errors: tuple[type[Exception], ...]) -> None:
+        self._soon = soon
+        self._errors = errors
+        self._lock = threading.Lock()
+        self._open: dict[int, Any] = {}  # by delivery tag, which grows
+        self._handled: set[int] = set()
+
+    def taken(self, message: Any) -> None:  # noqa: ANN401 - kombu's message
+        """A message has arrived."""
+        with self._lock:
+            self._open[message.delivery_tag] = message
+
+    def handled(self, message: Any) -> None:  # noqa: ANN401 - kombu's message
+        """It may be acknowledged. From any thread."""
+        with self._lock:
+            first = not self._handled
+            self._handled.add(message.delivery_tag)
+        if first:
+            self._soon(self._flush)
+
+    def refused(self, message: Any) -> None:  # noqa: ANN401 - kombu's message
+        """It goes to the dead letters. From any thread."""
+        with self._lock:
+            del self._open[message.delivery_tag]
+        self._soon(lambda: message.reject_log_error(_LOG, self._errors))
+
+    def _flush(self) -> None:
+        with self._lock:
+            tags, self._handled = self._handled, set()
+            front = list(itertools.takewhile(tags.__contains__, self._open))
+            messages = {tag: self._open.pop(tag) for tag in tags}
+        if front:
+            messages[front[-1]].ack_log_error(_LOG, self._errors, multiple=len(front) > 1)
+        for tag in sorted(tags.difference(front)):
+            messages[tag].ack_log_error(_LOG, self._errors)
+        for _ in tags:
+            point(Fault.ACKNOWLEDGED)
+
+
+def take(task: Any, app: Any, consumer: Any) -> Callable[..., None]:  # noqa: ANN401 - Celery's, which have no types here
+    """What Celery calls when a consumer starts: the function that takes each of its messages. It hands the row's id to the pool."""
+    del app
+    soon = consumer.hub.call_soon if consumer.hub else _at_once
+    acknowledger = Acknowledger(soon, consumer.connection_errors)
+    run, pool = task.run, consumer.pool
+
+    def work(message: Any, row_id: str) -> None:  # noqa: ANN401 - kombu's message
+        TALLY.begin()
+        try:
+            run(row_id, redelivered=bool(message.delivery_info.get("redelivered")))
+        except Reject as error:
+            _LOG.error("%s %s: %s; the message goes to the dead letters", task.name, row_id, error.args[0])
+            acknowledger.refused(message)
+            return
+        except Exception:  # noqa: BLE001 - whatever it is: the row's lease runs out and the scheduler rings again
+            _LOG.exception("%s %s failed", task.name, row_id)
+        finally:
+            TALLY.end()
+        point(Fault.ACKNOWLEDGE)
+        acknowledger.handled(message)
+
+    def receive(message: Any, *_: object) -> None:  # noqa: ANN401 - kombu's message
+        row_id = _row_id(message)
+        acknowledger.taken(message)
+        pool.apply_async(work, (message, row_id))
+
+    return receive
+
+
+def _row_id(message: Any) -> str:  # noqa: ANN401 - kombu's message
+    """The one argument of the task. Raises `InvalidTaskError`, on which Celery rejects the message: it ends as a dead letter."""
+    try:
+        (row_id,), *_ = json.loads(message.body)
+    except (ValueError, TypeError) as error:
+        raise InvalidTaskError("The message is no ring: its body is not JSON of Celery's protocol 2 with one argument.") from error
+    if not isinstance(row_id, str) or message.content_type != _CONTENT_TYPE:
+        raise InvalidTaskError("The message is no ring: its argument is no id of a row, or its content no JSON.")
+    return row_id
+
+
+def _at_once(act: Callable[[], None]) -> None:
+    act()
