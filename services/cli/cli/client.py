@@ -82,6 +82,14 @@ class Client:
         timeout = httpx.Timeout(CHAT_SILENCE_S, connect=10) if slow else _TIMEOUT
         return self._json("POST", path, body=body, headers=headers, tries=1 if idempotency_key is None else _TRIES, timeout=timeout)
 
+    def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Change a resource; tried again where the connection breaks, since doing it twice changes nothing."""
+        return self._json("PATCH", path, body=body, tries=_TRIES)
+
+    def delete(self, path: str) -> dict[str, Any]:
+        """Remove a resource. Not tried again: the second time it would be unknown."""
+        return self._json("DELETE", path, tries=1)
+
     def pages(self, path: str, params: Params = (), *, limit: int | None = None) -> dict[str, Any]:
         """A list: its first `limit` rows (None: all of them), with as many requests as that takes."""
         rows: list[Any] = []
