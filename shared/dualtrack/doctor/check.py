@@ -28,6 +28,7 @@ class Subject(StrEnum):
     EVENTS = "events"
     APPROVALS = "approvals"
     MESSAGES = "messages"
+    DELIVERIES = "deliveries"
     OBJECTS = "objects"
 
 

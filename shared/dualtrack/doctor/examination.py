@@ -8,12 +8,21 @@ from typing import Final
 from sqlalchemy import Connection, text
 
 from dualtrack.db.engine import Database
-from dualtrack.doctor import calls, events, families, jobs, steps, usage, waiting
+from dualtrack.doctor import calls, events, families, jobs, steps, usage, waiting, webhooks
 from dualtrack.doctor.check import FIRST, Finding, Subject
 from dualtrack.doctor.run import run
 from dualtrack.domain.errors import NotFound
 
-CHECKS: Final = (*events.CHECKS, *steps.CHECKS, *jobs.CHECKS, *calls.CHECKS, *waiting.CHECKS, *families.CHECKS, *usage.CHECKS)
+CHECKS: Final = (
+    *events.CHECKS,
+    *steps.CHECKS,
+    *jobs.CHECKS,
+    *calls.CHECKS,
+    *waiting.CHECKS,
+    *families.CHECKS,
+    *webhooks.CHECKS,
+    *usage.CHECKS,
+)
 _JOB_COLUMN: Final = {
     Subject.JOBS: "id",
     Subject.STEPS: "job_id",
@@ -21,6 +30,7 @@ _JOB_COLUMN: Final = {
     Subject.EVENTS: "job_id",
     Subject.APPROVALS: "job_id",
     Subject.MESSAGES: "job_id",
+    Subject.DELIVERIES: "job_id",
 }
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import insert, text
 
 from dualtrack.db import events, files
 from dualtrack.db.engine import Database
+from dualtrack.db.hook_tables import webhooks
 from dualtrack.db.tables import messages
 from dualtrack.doctor import examination, objects, references
 from dualtrack.doctor.check import FIRST, Subject
@@ -49,7 +50,7 @@ def damage(database: Database, *statements: str, **values: Any) -> None:
     """Change rows past all triggers and checks."""
     with database.transaction() as tx:
         tx.connection.execute(text("SET LOCAL session_replication_role = replica"))
-        for table in ("jobs", "calls"):
+        for table in ("jobs", "calls", "deliveries"):
             names = tx.connection.execute(
                 text("SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid = CAST(:table AS regclass)"), {"table": table}
             ).scalars()
@@ -168,6 +169,37 @@ def test_damage_to_a_waiting_job_is_found(database: Database, waiting: Job, chec
     assert check in broken(database, waiting.id)
 
 
+TOLD = [
+    ("webhooks.told", "DELETE FROM deliveries WHERE job_id = :job"),
+    ("deliveries.true", "UPDATE deliveries SET due_at = NULL WHERE job_id = :job"),
+    ("deliveries.true", "UPDATE deliveries SET type = 'job.failed' WHERE job_id = :job"),
+]
+
+
+@pytest.fixture
+def told(make: Make, database: Database) -> Job:
+    """A job whose webhook hears of its end."""
+    stepper = make([finish()])
+    job = stepper.submit()
+    endpoint = {"id": "wh_1", "tenant_id": job.tenant_id, "job_id": job.id, "url": "https://example.org", "events": ["job.succeeded"]}
+    with database.transaction() as tx:
+        tx.connection.execute(insert(webhooks).values(endpoint | {"secret": "whsec_x"}))
+    return stepper.run(job)
+
+
+def test_a_healthy_webhook(database: Database, told: Job) -> None:
+    assert told.status == "succeeded"
+    assert broken(database) == {}
+    assert {finding.subject: finding.looked_at for finding in examination.examine(database)}[Subject.DELIVERIES] == 1
+
+
+@pytest.mark.parametrize(("check", "statement"), TOLD)
+def test_damage_to_a_delivery_is_found(database: Database, told: Job, check: str, statement: str) -> None:
+    damage(database, statement, job=told.id)
+    assert check in broken(database)
+    assert check in broken(database, told.id)
+
+
 @pytest.mark.parametrize(("check", "statement"), ENDED)
 def test_damage_to_an_ended_job_is_found(database: Database, ended: Job, check: str, statement: str) -> None:
     damage(database, statement, job=ended.id)
@@ -257,7 +289,7 @@ def test_the_listing_is_taken_in_pages(database: Database, store: MemoryStore, m
 
 
 def test_every_check_has_its_damage() -> None:
-    assert {name for name, _ in (*ENDED, *LIVE, *WAITING)} == set(_CHECKS)
+    assert {name for name, _ in (*ENDED, *LIVE, *WAITING, *TOLD)} == set(_CHECKS)
     assert len(_CHECKS) == len(examination.CHECKS)
 
 
