@@ -37,6 +37,9 @@ class InstantModel:
     def summarise(self, request: SummaryRequest) -> Summary:
         return Summary("All went well.", "instant", Usage(1, 1), 0.0)
 
+    def usage(self, model: str, raw: Mapping[str, Any] | None) -> Usage:
+        raise NotImplementedError
+
     async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
 

@@ -147,11 +147,14 @@ def _instructions(argument: str | None, spec: dict[str, Any]) -> str | None:
 def list_jobs(
     session: Session,
     status: Annotated[list[Status] | None, typer.Option("--status", help="Only jobs in this status; again for more.")] = None,
+    parent: Annotated[str | None, typer.Option("--parent", metavar="ID", help="Only the children of this job.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most rows.")] = 20,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
 ) -> None:
     """List jobs, newest first."""
     params = [("status", item.value) for item in status or []]
+    if parent is not None:
+        params.append(("parent_id", parent))
     found = session.client.pages("/v1/jobs", params, limit=None if everything else limit)
     if session.as_json:
         session.out.document(found)

@@ -34,6 +34,7 @@ from router.docs import DOCS
 from router.envelope import Envelope
 from router.feed import EventFeed
 from router.health import Readiness
+from router.key_budgets import KeyBudgets
 from router.metrics import Metrics
 from router.services import RouterServices
 
@@ -75,10 +76,13 @@ def create_app(services: RouterServices) -> FastAPI:
     counted = Metrics()
     feed = EventFeed(services.runtime.database, services.runtime.limits, counted)
     readiness = Readiness(services)
+    key_budgets = KeyBudgets(services.runtime, services.gateway)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        key_budgets.start()
         yield
+        await key_budgets.aclose()
         await feed.aclose()
         readiness.close()
 
@@ -100,6 +104,7 @@ def create_app(services: RouterServices) -> FastAPI:
     app.state.metrics = counted
     app.state.feed = feed
     app.state.readiness = readiness
+    app.state.key_budgets = key_budgets
     app.state.keys = Keys(services.runtime.database)
     errors.install(app)
     docs.install(app)

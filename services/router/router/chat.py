@@ -12,13 +12,15 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Body, Request, Response
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
+from dualtrack.db.tenants import Caller
 from dualtrack.domain.errors import DualtrackError
 from dualtrack.models.chat_body import ChatBody
 from dualtrack.models.port import ModelGateway
 from dualtrack.telemetry import genai, tracing
 from router import errors, sse
 from router.auth import CallerDep
-from router.dependencies import MetricsDep, ServicesDep
+from router.dependencies import KeyBudgetsDep, MetricsDep, ServicesDep
+from router.key_budgets import KeyBudgets
 from router.metrics import Metrics
 from router.text import require_clean
 
@@ -46,6 +48,7 @@ async def complete(
     caller: CallerDep,
     services: ServicesDep,
     metrics: MetricsDep,
+    key_budgets: KeyBudgetsDep,
 ) -> Response:
     """OpenAI's `POST /v1/chat/completions`. `model` is a track (`fast`) or a configured model; `GET /v1/models` lists them.
 
@@ -53,7 +56,8 @@ async def complete(
     """
     raw: dict[str, Any] = await request.json()  # parsed once by the framework and remembered by the request
     require_clean(raw)
-    chat = _Chat(services.gateway, metrics, raw, tenant_id=caller.tenant_id, request_id=request.state.request_id)
+    await key_budgets.require(caller.key_id)
+    chat = _Chat(services.gateway, metrics, key_budgets, raw, caller=caller, request_id=request.state.request_id)
     if body.stream:
         return sse.EventStream(chat.frames(wants_usage=body.wants_usage))
     async with sse.until_gone(request.receive):
@@ -64,12 +68,16 @@ async def complete(
 class _Chat:
     """One question on its way through the gateway, under its span."""
 
-    def __init__(self, gateway: ModelGateway, metrics: Metrics, body: Mapping[str, Any], *, tenant_id: str, request_id: str) -> None:
+    def __init__(
+        self, gateway: ModelGateway, metrics: Metrics, key_budgets: KeyBudgets, body: Mapping[str, Any], *, caller: Caller, request_id: str
+    ) -> None:
         self._gateway = gateway
         self._metrics = metrics
+        self._key_budgets = key_budgets
+        self._key_id = caller.key_id
         self._body = body
         self._request_id = request_id
-        self._attributes = {genai.OPERATION: genai.CHAT, genai.REQUEST_MODEL: str(body["model"]), genai.TENANT_ID: tenant_id}
+        self._attributes = {genai.OPERATION: genai.CHAT, genai.REQUEST_MODEL: str(body["model"]), genai.TENANT_ID: caller.tenant_id}
 
     async def answer(self) -> dict[str, Any]:
         """The whole answer."""
@@ -117,6 +125,8 @@ class _Chat:
         taken, given = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
         span.set_attributes({genai.RESPONSE_MODEL: str(answer.get("model")), genai.INPUT_TOKENS: taken, genai.OUTPUT_TOKENS: given})
         self._metrics.chat(self._known(answer.get("model")), taken, given)
+        if usage:
+            self._key_budgets.spend(self._key_id, str(answer.get("model")), usage)
 
     def _known(self, model: object) -> str:
         """A model's name as a metrics label: only configured ones, so that there are few."""

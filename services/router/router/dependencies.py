@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from router.feed import EventFeed
+from router.key_budgets import KeyBudgets
 from router.metrics import Metrics
 from router.services import RouterServices
 
@@ -21,6 +22,11 @@ async def _feed(request: Request) -> EventFeed:
     return feed
 
 
+async def _key_budgets(request: Request) -> KeyBudgets:
+    key_budgets: KeyBudgets = request.app.state.key_budgets
+    return key_budgets
+
+
 async def _metrics(request: Request) -> Metrics:
     metrics: Metrics = request.app.state.metrics
     return metrics
@@ -28,4 +34,5 @@ async def _metrics(request: Request) -> Metrics:
 
 ServicesDep = Annotated[RouterServices, Depends(_services)]
 FeedDep = Annotated[EventFeed, Depends(_feed)]
+KeyBudgetsDep = Annotated[KeyBudgets, Depends(_key_budgets)]
 MetricsDep = Annotated[Metrics, Depends(_metrics)]

@@ -65,7 +65,7 @@ class JobView(BaseModel):
     usage: UsageView
     stopping: JobStatus | None = Field(description="The end that was asked for while work still goes on.")
     hold: Hold | None = Field(
-        description="Why nothing new is started: `paused` on request, or its `budget` is used up; what runs is finished."
+        description="Why nothing new is started: `paused` on request, its `budget` is used up, its `parent` is held; what runs is finished."
     )
     waiting: WaitView | None = Field(description="Since when it waits and until when; null unless `status` is `waiting`.")
     instructions: str

@@ -100,8 +100,8 @@ def hold(tx: Transaction, runtime: Runtime, job: Job, why: Hold, *, by: str) -> 
         Conflict: the job has ended or was told to stop.
     """
     require_live(job)
-    if job.hold is not None:
-        return False
+    if job.hold is not None and (job.hold, why) != (Hold.PARENT, Hold.PAUSED):
+        return False  # but a pause of a child is its own, and outlasts that of its parent
     jobs.change(tx, job.id, {"hold": why.value})
     events.append(tx, job.id, NewEvent(EventType.JOB_PAUSING, {"hold": why.value, "by": by}))
     if job.status is JobStatus.WAITING or job.phase is Phase.EXECUTE or not jobs.claimed(tx, job.id):

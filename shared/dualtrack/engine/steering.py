@@ -46,6 +46,8 @@ def resume(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> None:
     flow.require_live(job)
     if job.hold is Hold.PAUSED:
         flow.release(tx, runtime, job, by=by)
+    elif job.hold is Hold.PARENT:
+        raise Conflict(f"The job is held because its parent is: resume or extend {job.parent_id}.")
     elif job.hold is Hold.BUDGET or job.status is JobStatus.WAITING:
         reason = WaitReason.BUDGET if job.hold is Hold.BUDGET else WaitReason(str(job.reason))
         raise Conflict(f"The job is not paused, it waits ({reason}): {_TO_DO.get(reason, 'see its message')}, or cancel the job.")

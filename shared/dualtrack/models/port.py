@@ -116,6 +116,10 @@ class ModelGateway(Protocol):
         """All tracks, then all models."""
         ...
 
+    def usage(self, model: str, raw: Mapping[str, Any] | None) -> Usage:
+        """Tokens and price of a chat by the `usage` object of its answer; `model` is the answer's own."""
+        ...
+
     def decide(self, request: DecisionRequest) -> Decision:
         """One decision of the planner (blocking).
 

@@ -71,6 +71,11 @@ class ScriptedModel:
         names = [(name, True) for name in self._tracks] + [(MODEL_NAME, False)]
         return [ModelInfo(name, track=track, targets=(MODEL_NAME,), context_tokens=self._context_tokens) for name, track in names]
 
+    def usage(self, model: str, raw: Mapping[str, Any] | None) -> Usage:
+        self._known(model)
+        counts = raw or {}
+        return Usage(int(counts.get("prompt_tokens", 0)), int(counts.get("completion_tokens", 0)))
+
     def decide(self, request: DecisionRequest) -> Decision:
         self._known(request.model)
         self.requests.append(request)

@@ -12,12 +12,13 @@ from sqlalchemy import func, select, update
 from dualtrack.db import jobs
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import jobs as jobs_table
+from dualtrack.domain.errors import Conflict
 from dualtrack.domain.job import DEFAULT_AGENT_TOOLS, Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.domain.limits import LimitsChange
 from dualtrack.domain.step import Call
 from dualtrack.domain.waiting import Held, Hold
-from dualtrack.engine import children, extension, flow
+from dualtrack.engine import children, extension, flow, steering
 from dualtrack.models.port import DecisionRequest
 from dualtrack.objects.workspace import WorkspaceStore
 from dualtrack.testing.model_script import Script
@@ -258,6 +259,23 @@ def test_a_child_that_was_paused_itself_stays_so_when_its_parent_resumes(make: M
     under_lock(stepper, job, flow.release, by="test")
     stepper.rest()
     assert stepper.job(child).hold is Hold.PAUSED
+
+
+def test_a_held_child_can_be_paused_for_itself_and_not_resumed_past_its_parent(make: Make) -> None:
+    stepper = make(by_task({"parent": [delegate("child"), finish()], "child": [finish()]}))
+    job = parent_of(stepper)
+    ring_until(stepper, lambda: len(kids(stepper, job)) == 1)
+    under_lock(stepper, job, flow.hold, Hold.PAUSED, by="test")
+    stepper.scheduler.tick()
+    (child,) = kids(stepper, job)
+    with pytest.raises(Conflict, match=job.id):
+        under_lock(stepper, child, steering.resume, by="test")
+    under_lock(stepper, child, steering.pause, by="test")
+    under_lock(stepper, job, steering.resume, by="test")
+    stepper.rest()
+    assert (stepper.job(child).hold, stepper.job(child).reason) == (Hold.PAUSED, "paused")
+    under_lock(stepper, child, steering.resume, by="test")
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
 
 
 def test_the_familys_steps_are_counted_together_and_extending_the_root_lets_all_go_on(make: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import httpx
@@ -10,9 +11,12 @@ from sqlalchemy import func, update
 
 from dualtrack.db import budgets
 from dualtrack.db.tables import jobs as jobs_table
+from dualtrack.domain.errors import DatabaseUnavailable
+from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.usage import Usage
+from router import key_budgets
 
-from .conftest import Api
+from .conftest import Api, MakeApi
 
 
 def submit(client: httpx.Client, **limits: Any) -> str:
@@ -105,3 +109,62 @@ def test_children_are_listed_by_their_parent(api: Api, client: httpx.Client) -> 
     assert {name: shown[name] for name in lineage} == lineage
     assert shown["children_url"] is None
     assert client.get("/v1/jobs", params={"parent_id": other_id}).json()["data"] == []
+
+
+CHAT = {"model": "fast", "messages": [{"role": "user", "content": "hello"}]}
+
+
+def used(client: httpx.Client) -> dict[str, Any]:
+    found: dict[str, Any] = client.get("/v1/usage").raise_for_status().json()
+    return found
+
+
+def until_used(client: httpx.Client, tokens: int) -> None:
+    deadline = time.monotonic() + 20
+    while used(client)["usage"]["total_tokens"] != tokens:
+        assert time.monotonic() < deadline, used(client)
+        time.sleep(0.02)
+
+
+def test_chats_count_for_their_key_and_are_refused_once_its_day_is_used(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_budgets, "FLUSH_S", 0.05)
+    monkeypatch.setattr(key_budgets, "REMEMBERED_S", 0.0)
+    with make_api() as api, api.client(api.new_key()[1]) as client, api.client(api.new_key()[1]) as other:
+        first = client.post("/v1/chat/completions", json=CHAT).json()["usage"]["total_tokens"]
+        until_used(client, first)
+        streamed = client.post("/v1/chat/completions", json={**CHAT, "stream": True})
+        assert "[DONE]" in streamed.text
+        until_used(client, 2 * first)
+        with api.database.transaction() as tx:
+            budgets.set_key_limits(tx, used(client)["key_id"], {"day_tokens": 2 * first})
+        refused = client.post("/v1/chat/completions", json=CHAT)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "budget_exceeded")
+        assert f"{2 * first} of its {2 * first} tokens" in refused.json()["error"]["message"]
+        assert other.post("/v1/chat/completions", json=CHAT).status_code == 200
+        with api.database.transaction() as tx:
+            budgets.set_key_limits(tx, used(client)["key_id"], {"day_tokens": None})
+        assert client.post("/v1/chat/completions", json=CHAT).status_code == 200
+    with api.database.transaction() as tx:  # what was answered last is written as the process stops
+        assert budgets.key_day(tx, refused_key(refused), PlatformLimits()).usage.total_tokens == 3 * first
+
+
+def refused_key(refused: httpx.Response) -> str:
+    return str(refused.json()["error"]["message"].split()[3])
+
+
+def test_what_can_not_be_written_now_is_written_later(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[int] = []
+    real = key_budgets.KeyBudgets._write
+
+    def write(self: key_budgets.KeyBudgets, used: Any) -> None:
+        if len(failed) < 2:
+            failed.append(1)
+            raise DatabaseUnavailable("away")
+        real(self, used)
+
+    monkeypatch.setattr(key_budgets, "FLUSH_S", 0.05)
+    monkeypatch.setattr(key_budgets.KeyBudgets, "_write", write)
+    with make_api() as api, api.client(api.new_key()[1]) as client:
+        counts = [client.post("/v1/chat/completions", json=CHAT).json()["usage"]["total_tokens"] for _ in range(3)]
+        until_used(client, sum(counts))
+        assert len(failed) == 2
