@@ -12,7 +12,8 @@ ASKED: Final = "-asked"
 POLICY: Final = {"tool": EXTERNAL_TOOL, "arguments": {"url": f"{ASKED}$"}, "action": "ask"}
 LONG_LINES: Final = 1500
 """Lines of the observation that is too long for the context, so that it is uploaded."""
-_DELAY_S: Final = (0.0, 0.15)
+QUICK_S: Final = 0.15
+"""Longest that the model thinks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,15 @@ class PlannedJob:
         return len(self.script)
 
 
-def plan_jobs(seed: int, count: int, steps: tuple[int, int], *, witness_url: str, prefix: str = "job") -> list[PlannedJob]:
+def plan_jobs(
+    seed: int, count: int, steps: tuple[int, int], *, witness_url: str, prefix: str = "job", most_delay_s: float = QUICK_S
+) -> list[PlannedJob]:
     """Jobs of as many steps as the range says."""
     rng = random.Random(seed)
-    return [_job(rng, f"{prefix}-{seed}-{n}", rng.randint(*steps), witness_url) for n in range(count)]
+    return [_job(rng, f"{prefix}-{seed}-{n}", rng.randint(*steps), witness_url, most_delay_s) for n in range(count)]
 
 
-def _job(rng: random.Random, token: str, steps: int, witness_url: str) -> PlannedJob:
+def _job(rng: random.Random, token: str, steps: int, witness_url: str, most_delay_s: float) -> PlannedJob:
     script: list[dict[str, Any]] = []
     lines: list[str] = []
     effects: list[str] = []
@@ -60,7 +63,7 @@ def _job(rng: random.Random, token: str, steps: int, witness_url: str) -> Planne
         else:
             effects.append(f"{token}-{n}{ASKED}" if kind == ASKED else f"{token}-{n}")
             step = {"tool": EXTERNAL_TOOL, "arguments": {"method": "POST", "url": f"{witness_url}/effects/{effects[-1]}"}}
-        script.append(step | {"thought": f"Step {n}: {kind}.", "delay_s": round(rng.uniform(*_DELAY_S), 3)})
+        script.append(step | {"thought": f"Step {n}: {kind}.", "delay_s": round(rng.uniform(0, most_delay_s), 3)})
     script.append({"tool": "shell", "arguments": {"command": "cat log"}})
     script.append({"tool": "finish", "arguments": {"answer": token}})
     return PlannedJob(token, tuple(script), tuple(lines), tuple(effects), f"{witness_url}/hooks/{token}")

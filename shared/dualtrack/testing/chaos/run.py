@@ -20,7 +20,8 @@ _WEBHOOK_S: Final = 60.0
 STUCK_S: Final = 120.0
 """A job that has not ended by then is stuck."""
 JOBS: Final = 6
-_AT_ONCE: Final = 6
+_AT_ONCE: Final = 4
+_THINKING_S: Final = 0.8
 _SECONDS_A_JOB: Final = 5.0
 _STRIKES: Final = 400
 WAITED_OUT_S: Final = 60.0
@@ -63,7 +64,7 @@ def _await_webhooks(rig: Rig, records: list[judge.Record]) -> None:
 def run_random(rig: Rig, *, seed: int, jobs: int, steps: tuple[int, int], say: Callable[[str], None]) -> Result:
     """Jobs under the seed's faults, one after the other until all jobs have ended; then the doctor, on rows and objects."""
     began = time.monotonic()
-    plans = plan_jobs(seed, jobs, steps, witness_url=rig.witness_url, prefix="random")
+    plans = plan_jobs(seed, jobs, steps, witness_url=rig.witness_url, prefix="random", most_delay_s=_THINKING_S)
     clients = rig.clients(plans, deadline_s=STUCK_S + jobs * _SECONDS_A_JOB, at_once=max(_AT_ONCE, jobs // 6))
     broken: list[str] = []
     clients.start()
