@@ -19,6 +19,7 @@ from router import (
     errors,
     events,
     files,
+    forks,
     health,
     jobs,
     metrics,
@@ -108,7 +109,23 @@ def create_app(services: RouterServices) -> FastAPI:
     app.state.keys = Keys(services.runtime.database)
     errors.install(app)
     docs.install(app)
-    for module in (chat, models, jobs, steering, budgets, events, approvals, steps, artifacts, files, webhooks, schedules, health, metrics):
+    for module in (
+        chat,
+        models,
+        jobs,
+        steering,
+        forks,
+        budgets,
+        events,
+        approvals,
+        steps,
+        artifacts,
+        files,
+        webhooks,
+        schedules,
+        health,
+        metrics,
+    ):
         app.include_router(module.router)
 
     @app.get("/", summary="Where everything is", tags=["operations"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from dualtrack.db import idempotency, jobs, messages
 from dualtrack.domain.lifecycle import JobStatus
+from dualtrack.domain.message import Content
 from dualtrack.engine import steering
 from router.auth import CallerDep
 from router.dependencies import ServicesDep
@@ -30,21 +31,12 @@ _LAST_MESSAGE: Final = 2**31 - 1
 """Messages are numbered by 32-bit integers."""
 
 
-def _not_blank(text: str) -> str:
-    if not text.strip():
-        raise ValueError("must not be blank")
-    return text
-
-
-Content = Annotated[str, Field(min_length=1, description="What the agent is to take up, in plain words."), AfterValidator(_not_blank)]
-
-
 class NewMessage(BaseModel):
     """A message to a job."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"content": "Leave out the year 2024."}]})
 
-    content: Content
+    content: Content = Field(description="What the agent is to take up, in plain words.")
 
 
 @router.post("/v1/jobs/{job_id}/pause", summary="Pause a job", responses=_PAUSED)

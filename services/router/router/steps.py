@@ -58,7 +58,7 @@ def observation(
         raise NotFound(f"There is no call {call_id[:64]!r} in this job.", param="call_id")
     with services.runtime.database.transaction() as tx:
         jobs.get(tx, known, tenant_id=caller.tenant_id)
-        call = steps.call(tx, call_id, job_id=known)
+        call = steps.readable_call(tx, call_id, job_id=known)
     if call.status not in CALL_TERMINAL:
         raise Conflict("The call has not ended, so there is no observation yet.", param="call_id")
     with missing_told():

@@ -82,6 +82,8 @@ class JobView(BaseModel):
     root_id: str | None = Field(description="The job at the top of its family, whose limits count all of it.")
     depth: int = Field(description="How many jobs are above it.")
     children_url: str | None = Field(description="Where its children are listed; null for an agent that can't `delegate`.")
+    forked_from: str | None = Field(description="The job whose steps it goes on from.")
+    forked_step: int | None = Field(description="The last step it has from there; what it decides itself counts on from it.")
     last_seq: int = Field(description="Number of its newest event.")
     trace_id: str | None = Field(description="OpenTelemetry trace of all that is done for it.")
     created_at: datetime
@@ -119,6 +121,8 @@ class JobView(BaseModel):
             root_id=job.root_id,
             depth=job.depth,
             children_url=f"/v1/jobs?parent_id={job.id}" if DELEGATE_TOOL in spec.agent.tools else None,
+            forked_from=job.forked_from,
+            forked_step=job.forked_step,
             last_seq=job.last_seq,
             trace_id=job.traceparent.split("-")[1] if job.traceparent.count("-") == 3 else None,  # noqa: PLR2004 - W3C trace context
             created_at=job.created_at,

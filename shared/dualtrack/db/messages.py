@@ -44,6 +44,7 @@ def copy(tx: Transaction, source_id: str, job_id: str, *, through_step: int, unt
     names = ["content", "added_by", "after_step", "created_at"]
     rows = select(literal(job_id), number, *(messages.c[name] for name in names))
     rows = rows.where(messages.c.job_id == source_id, chosen)
-    count = tx.connection.execute(insert(messages).from_select(["job_id", "number", *names], rows)).rowcount
+    copied = insert(messages).from_select(["job_id", "number", *names], rows).returning(messages.c.number)
+    count = len(tx.connection.execute(copied).all())
     tx.connection.execute(update(jobs).where(jobs.c.id == job_id).values(messages=count))
     return count

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Integer, Text, and_, any_, func, insert, select, update
+from sqlalchemy import ColumnElement, Integer, Text, and_, any_, func, insert, literal, select, update
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from dualtrack.db.claims import unclaimed
@@ -44,6 +44,8 @@ _SETTLE: Final = Update(
     calls, and_(calls.c.id == given("call"), calls.c.attempt == given("of_attempt"), calls.c.status == CallStatus.RUNNING.value)
 )
 _CHANGE_CALLS: Final = Update(calls, calls.c.id == any_(given("chosen", ARRAY(Text()))))
+
+_LAST_STEP: Final = 2**31 - 1
 
 
 def add(
@@ -89,6 +91,20 @@ def call(tx: Transaction, call_id: str, *, job_id: str | None = None) -> Call:
     """A call; of one job where that is given. Raises `NotFound`."""
     row = _ONE_CALL.run(tx, {"call": call_id}).fetchone()
     if row is None or job_id not in {None, row.job_id}:
+        raise NotFound(f"There is no call {call_id!r} in this job.", param="call_id")
+    return call_of(row)
+
+
+def readable_call(tx: Transaction, call_id: str, *, job_id: str) -> Call:
+    """A call of a job, or of what it was forked from up to there: texts that were copied with a fork still name it. Raises `NotFound`."""
+    line = select(jobs.c.id, literal(_LAST_STEP).label("through")).where(jobs.c.id == job_id).cte("line", recursive=True)
+    before = select(jobs.c.forked_from, func.least(line.c.through, jobs.c.forked_step)).where(
+        jobs.c.id == line.c.id, jobs.c.forked_from.is_not(None)
+    )
+    line = line.union_all(before)
+    statement = select(calls).join(line, (line.c.id == calls.c.job_id) & (calls.c.step <= line.c.through)).where(calls.c.id == call_id)
+    row = tx.connection.execute(statement).one_or_none()
+    if row is None:
         raise NotFound(f"There is no call {call_id!r} in this job.", param="call_id")
     return call_of(row)
 

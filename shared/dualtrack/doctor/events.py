@@ -61,16 +61,17 @@ CHECKS: Final = (
     Check(
         name="events.outcomes",
         subject=Subject.CALLS,
-        promise="a call that has ended has one outcome event that says how; an open one has none",
+        promise="a call that has ended has one outcome event that says how; an open one, and one that was copied by a fork, has none",
         sql=f"""
             SELECT c.job_id, c.id AS subject,
                 format('%s call of %s: %s', c.status, c.tool, coalesce(e.outcomes, 'no outcome event')) AS detail
-            FROM calls c LEFT JOIN (
+            FROM calls c JOIN jobs j ON j.id = c.job_id LEFT JOIN (
                 SELECT job_id, data->>'call_id' AS call_id, count(*) AS n, max(type) AS type, bool_and(data->'ok' = 'true'::jsonb) AS ok,
                     string_agg(type || ' at ' || seq, ', ' ORDER BY seq) AS outcomes
                 FROM events WHERE type IN ({CALL_OUTCOMES}) GROUP BY job_id, data->>'call_id'
             ) e ON e.job_id = c.job_id AND e.call_id = c.id
-            WHERE CASE WHEN c.status IN ({listed(CALL_TERMINAL)})
+            WHERE CASE WHEN c.step <= coalesce(j.forked_step, 0) THEN coalesce(e.n, 0) <> 0
+                WHEN c.status IN ({listed(CALL_TERMINAL)})
                 THEN coalesce(e.n, 0) <> 1 OR (c.status = 'cancelled') <> (e.type = 'call.cancelled')
                     OR (e.type = 'call.finished' AND e.ok IS DISTINCT FROM (c.status = 'succeeded'))
                 ELSE coalesce(e.n, 0) <> 0 END

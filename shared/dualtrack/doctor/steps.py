@@ -23,14 +23,14 @@ CHECKS: Final = (
     Check(
         name="steps.events",
         subject=Subject.STEPS,
-        promise="every step has the one event that tells of it",
+        promise="every step has the one event that tells of it, but for those that were copied by a fork",
         sql="""
             SELECT s.job_id, s.job_id || '/' || s.number AS subject, format('step %s has %s events', s.number, coalesce(e.n, 0)) AS detail
-            FROM steps s LEFT JOIN (
+            FROM steps s JOIN jobs j ON j.id = s.job_id LEFT JOIN (
                 SELECT job_id, data->>'step' AS number, count(*) AS n FROM events
                 WHERE type IN ('step.decided', 'step.malformed') GROUP BY job_id, data->>'step'
             ) e ON e.job_id = s.job_id AND e.number = s.number::text
-            WHERE coalesce(e.n, 0) <> 1
+            WHERE coalesce(e.n, 0) <> CASE WHEN s.number <= coalesce(j.forked_step, 0) THEN 0 ELSE 1 END
         """,
         advice="A step without its event can't be told to anybody: report it with the job's events.",
     ),

@@ -76,14 +76,15 @@ CHECKS: Final = (
     Check(
         name="messages.numbered",
         subject=Subject.MESSAGES,
-        promise="a job's messages are numbered from 1, each with the event that tells of it",
+        promise="a job's messages are numbered from 1, each with the event that tells of it, but for those that were copied by a fork",
         sql="""
             SELECT j.id AS job_id, j.id AS subject,
                 format('%s messages, numbered to %s; %s events', coalesce(m.n, 0), m.high, coalesce(e.n, 0)) AS detail
             FROM jobs j
             LEFT JOIN (SELECT job_id, count(*) AS n, max(number) AS high FROM messages GROUP BY job_id) m ON m.job_id = j.id
             LEFT JOIN (SELECT job_id, count(*) AS n FROM events WHERE type = 'message.added' GROUP BY job_id) e ON e.job_id = j.id
-            WHERE coalesce(m.n, 0) <> coalesce(e.n, 0) OR (m.n > 0 AND m.high <> m.n)
+            LEFT JOIN (SELECT job_id, (data->>'messages')::int AS n FROM events WHERE type = 'job.forked') f ON f.job_id = j.id
+            WHERE coalesce(m.n, 0) <> coalesce(e.n, 0) + coalesce(f.n, 0) OR coalesce(m.n, 0) <> j.messages OR (m.n > 0 AND m.high <> m.n)
         """,
         advice="A message was lost or doubled: report it with the job's events.",
     ),

@@ -54,7 +54,7 @@ class EventType(StrEnum):
     JOB_EXTENDED = "job.extended"
     """limits as they are now; by"""
     JOB_FORKED = "job.forked"
-    """in the new job, after `job.queued`: job_id, step it goes on from"""
+    """in the new job, after `job.queued`: job_id and step it goes on from; messages copied; through_step, summary of the context"""
     MESSAGE_ADDED = "message.added"
     """number, content, by"""
     MESSAGE_TAKEN = "message.taken"

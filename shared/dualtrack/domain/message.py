@@ -5,6 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
+
+from pydantic import AfterValidator, StringConstraints
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be blank")
+    return text
+
+
+Content = Annotated[str, StringConstraints(min_length=1), AfterValidator(_not_blank)]
+"""What may be written to a job."""
 
 
 @dataclass(frozen=True, slots=True)

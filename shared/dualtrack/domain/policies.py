@@ -19,12 +19,17 @@ def _failure(step: Step) -> str | None:
     return repr(failed) if failed else None
 
 
+def same_failures(steps: Sequence[Step]) -> int:
+    """How many of the last steps made the same calls that failed the same way; 0 where nothing failed in the last one."""
+    last = _failure(steps[-1]) if steps else None
+    if last is None:
+        return 0
+    return next((n for n, step in enumerate(reversed(steps)) if _failure(step) != last), len(steps))
+
+
 def is_stuck(steps: Sequence[Step], times: int) -> bool:
     """Whether the last `times` steps made the same calls that failed the same way."""
-    if len(steps) < times:
-        return False
-    failures = {_failure(step) for step in steps[-times:]}
-    return len(failures) == 1 and None not in failures
+    return same_failures(steps[-times:]) == times
 
 
 def needs_reflection(steps: Sequence[Step]) -> bool:

@@ -34,9 +34,13 @@ def shortened(text: str, call_id: str) -> str:
 
 
 def read(runtime: Runtime, job_id: str, call_id: str) -> str:
-    """The whole observation of a call of this job. Raises `NotFound`, `ObjectMissing`, `StorageUnavailable`."""
+    """The whole observation of a call of this job, or of what it was forked from up to there.
+
+    Raises:
+        NotFound, ObjectMissing, StorageUnavailable: it can't be read.
+    """
     with runtime.database.transaction() as tx:
-        call = steps.call(tx, call_id, job_id=job_id)
+        call = steps.readable_call(tx, call_id, job_id=job_id)
     if call.observation_key is None:
         return call.preview
     return runtime.store.get(call.observation_key).decode("utf-8", errors="replace")

@@ -142,7 +142,7 @@ class Planner:
             )
         elif job.malformed >= self._runtime.limits.malformed_actions:
             end = Reason.MALFORMED_ACTIONS, f"The model gave {job.malformed} answers in a row that are no action; try a stronger model."
-        elif not unanswered and is_stuck(history, self._runtime.limits.same_failure):
+        elif not unanswered and is_stuck(_own(job, history), self._runtime.limits.same_failure):
             failed = next(call for call in history[-1].calls if call.ok is False)
             what = f"{verified(failed)!r}" if failed in history[-1].verifications else failed.tool
             last = f": {failed.preview.strip()[:_SHOWN_CHARS]}" if failed.preview.strip() else "."
@@ -402,3 +402,8 @@ class Planner:
 
 def _dropped(job: Job, usage: Usage) -> NewEvent:
     return NewEvent(EventType.STEP_DROPPED, {"step": job.step + 1, "attempt": job.attempt, "usage": usage_data(usage)})
+
+
+def _own(job: Job, history: Sequence[Step]) -> list[Step]:
+    """The steps that this job decided itself: a fork is not stuck where it begins."""
+    return [step for step in history if step.number > (job.forked_step or 0)]

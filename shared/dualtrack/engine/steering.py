@@ -53,16 +53,16 @@ def resume(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> None:
         raise Conflict(f"The job is not paused, it waits ({reason}): {_TO_DO.get(reason, 'see its message')}, or cancel the job.")
 
 
-def write(tx: Transaction, runtime: Runtime, job: Job, content: str, *, by: str) -> Message:
+def write(tx: Transaction, runtime: Runtime, job: Job, content: str, *, by: str, param: str = "content") -> Message:
     """Write a message to a live job (its row locked). It is shown to the model from the next decision that is begun.
 
     Raises:
         Conflict: the job has ended, was told to stop, or has had as many messages as it may.
-        TooLarge: the message is too long.
+        TooLarge: the message is too long; naming `param`.
     """
     limits = runtime.limits
     if len(content) > limits.message_chars:
-        raise TooLarge(f"A message may have {limits.message_chars} characters (limits.message_chars).", param="content")
+        raise TooLarge(f"A message may have {limits.message_chars} characters (limits.message_chars).", param=param)
     flow.require_live(job)
     if job.messages >= limits.messages:
         raise Conflict(f"The job has had {job.messages} messages, as many as it may (limits.messages).")

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, text
 
-from dualtrack.db import events, files
+from dualtrack.db import files, jobs
 from dualtrack.db.engine import Database
 from dualtrack.db.hook_tables import webhooks
-from dualtrack.db.tables import messages
 from dualtrack.doctor import examination, objects, references
 from dualtrack.doctor.check import FIRST, Subject
 from dualtrack.domain.errors import NotFound
-from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
+from dualtrack.engine import steering
 from dualtrack.objects.blobs import BlobStore
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.stepper import Stepper
@@ -152,8 +151,7 @@ def waiting(make: Make, database: Database) -> Job:
     job = stepper.job(job)
     assert job.status == "waiting"
     with database.transaction() as tx:
-        tx.connection.execute(insert(messages).values(job_id=job.id, number=1, content="hurry", added_by="key_x"))
-        events.append(tx, job.id, NewEvent(EventType.MESSAGE_ADDED, {"number": 1, "content": "hurry", "by": "key_x"}))
+        steering.write(tx, stepper.runtime, jobs.get(tx, job.id, lock=True), "hurry", by="key_x")
     return job
 
 

@@ -86,7 +86,7 @@ def test_the_document_describes_keys_errors_and_everything_there_is(client: http
         "/v1/jobs/{job_id}/calls/{call_id}/observation", "/v1/jobs/{job_id}/artifacts", "/v1/jobs/{job_id}/artifacts/{artifact_id}/content",
         "/v1/artifacts/{artifact_id}", "/v1/artifacts/{artifact_id}/content", "/v1/files", "/v1/files/{file_id}",
         "/v1/files/{file_id}/content", "/v1/jobs/{job_id}/pause", "/v1/jobs/{job_id}/resume",
-        "/v1/jobs/{job_id}/messages", "/v1/jobs/{job_id}/extend", "/v1/usage",
+        "/v1/jobs/{job_id}/messages", "/v1/jobs/{job_id}/fork", "/v1/jobs/{job_id}/retry", "/v1/jobs/{job_id}/extend", "/v1/usage",
         "/v1/schedules", "/v1/schedules/{schedule_id}", "/v1/schedules/{schedule_id}/run", "/v1/schedules/{schedule_id}/runs",
         "/v1/webhooks", "/v1/webhooks/{webhook_id}", "/v1/webhooks/{webhook_id}/rotate",
         "/v1/webhooks/{webhook_id}/deliveries", "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",

@@ -1,0 +1,170 @@
+"""Going on from an earlier point of a job as a new one: its steps, context and workspace up to there, and changes from there on.
+
+Nothing of what is copied is done again: calls keep their outcomes, and their usage stays with the job that paid for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from pydantic import ValidationError
+
+from dualtrack.db import events, forks, idempotency, jobs, messages, steps, webhooks
+from dualtrack.db.engine import Transaction
+from dualtrack.db.idempotency import RequestKey
+from dualtrack.domain.errors import Conflict, InvalidRequest
+from dualtrack.domain.events import EventType, NewEvent
+from dualtrack.domain.forking import Changes, changed, cut_short, retry_step
+from dualtrack.domain.job import Job
+from dualtrack.domain.lifecycle import CALL_TERMINAL, TERMINAL, JobStatus
+from dualtrack.domain.step import Step
+from dualtrack.engine import doorbells, intake, steering
+from dualtrack.engine.runtime import Runtime
+
+_MARGIN: Final = 2
+"""Steps looked at for a retry beyond those that may have failed alike."""
+
+
+def retry(
+    runtime: Runtime,
+    *,
+    tenant_id: str,
+    job_id: str,
+    changes: Changes,
+    known_models: Iterable[str],
+    key_id: str | None = None,
+    once: RequestKey | None = None,
+) -> tuple[Job, bool]:
+    """Go on, as a new job, from the step of an ended job from which that makes sense (`domain.forking.retry_step`).
+
+    Raises:
+        Conflict: the job has not ended, or has succeeded.
+        NotFound, InvalidRequest, …: as `fork`.
+    """
+    limits = runtime.limits
+    with runtime.database.transaction() as tx:
+        source = jobs.get(tx, job_id, tenant_id=tenant_id)
+        if source.status not in TERMINAL:
+            raise Conflict(f"The job has not ended: it is {source.status}. Cancel it first, or fork it from a step of your choice.")
+        if source.status is JobStatus.SUCCEEDED:
+            raise Conflict("The job has succeeded: there is nothing to retry. Fork it from a step of your choice to go on from there.")
+        last = max(limits.same_failure, limits.malformed_actions) + _MARGIN
+        step = retry_step(steps.page(tx, source.id, after=max(0, source.step - last)), source.reason)
+    return fork(
+        runtime,
+        tenant_id=tenant_id,
+        job_id=job_id,
+        step=step,
+        changes=changes,
+        known_models=known_models,
+        key_id=key_id,
+        once=once,
+    )
+
+
+def fork(
+    runtime: Runtime,
+    *,
+    tenant_id: str,
+    job_id: str,
+    step: int,
+    changes: Changes,
+    known_models: Iterable[str],
+    key_id: str | None = None,
+    once: RequestKey | None = None,
+) -> tuple[Job, bool]:
+    """Go on from a step of a job as a new job; the job, and whether it is new (False: the idempotency key's earlier one).
+
+    Raises:
+        NotFound: there is no such job.
+        InvalidRequest: there is no such step, or the changes do not fit; naming the field.
+        Conflict: the step has not ended yet, or was cut short; naming `step`.
+        IdempotencyMismatch: the key was used with another request.
+        StorageUnavailable, DatabaseUnavailable: nothing was done.
+    """
+    with runtime.database.transaction() as tx:
+        source = jobs.get(tx, job_id, tenant_id=tenant_id)
+    try:
+        spec = changed(source.spec, source.limits, changes)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise InvalidRequest(f"{fault['msg']}.", param=".".join(str(part) for part in fault["loc"])) from error
+    intake.check_spec(spec, runtime.registry, known_models, runtime.limits)
+    if spec.limits.steps <= step:
+        raise InvalidRequest(
+            f"limits.steps is {spec.limits.steps}, and {step} steps are done already: give the new job more than that.",
+            param="limits.steps",
+        )
+    prepared = intake.prepare(runtime, tenant_id=tenant_id, spec=spec)
+    with runtime.database.transaction() as tx:
+        made, new = idempotency.once(tx, once, lambda: _create(tx, runtime, source.id, step, changes, prepared, key_id))
+        job = jobs.get(tx, made, tenant_id=tenant_id)
+    if new or job.status is JobStatus.QUEUED:  # as for a submission: whoever accepted it may have died before ringing
+        doorbells.plan(runtime, job)
+    return job, new
+
+
+def _create(
+    tx: Transaction, runtime: Runtime, source_id: str, step: int, changes: Changes, prepared: intake.Prepared, key_id: str | None
+) -> str:
+    source = jobs.get(tx, source_id, tenant_id=prepared.tenant_id)
+    last = _last_step(tx, source, step)
+    told = webhooks.of_job(tx, source.id, source.tenant_id)
+    if prepared.webhook is not None and told is not None:  # its receiver knows the secret already
+        prepared = replace(prepared, webhook=prepared.webhook.model_copy(update={"secret": told.secret}))
+    job = intake.create(tx, runtime, prepared, key_id=key_id)
+    through, summary = _summary(tx, source, step)
+    values = {
+        "forked_from": source.id,
+        "forked_step": step,
+        "step": step,
+        "verified_step": step,
+        "workspace": _workspace(tx, source, step, prepared),
+        "plan": forks.plan(tx, source.id, step),
+        "compacted_through": through,
+        "summary": summary,
+    }
+    jobs.change(tx, job.id, values)
+    forks.copy_steps(tx, source.id, job.id, step)
+    said = messages.copy(tx, source.id, job.id, through_step=step, untaken=step == source.step)
+    data = {"job_id": source.id, "step": step, "messages": said, "through_step": through, "summary": summary}
+    events.append(tx, job.id, NewEvent(EventType.JOB_FORKED, data))
+    if changes.message is not None:
+        steering.write(tx, runtime, jobs.get(tx, job.id), changes.message, by=key_id or "", param="message")
+    ended = last is not None and last.finish is not None and all(call.ok for call in last.verifications)
+    if ended and not steering.unanswered(jobs.get(tx, job.id), messages.page(tx, job.id)):
+        raise InvalidRequest(
+            f"Step {step} ended the job: add a message that says what is to be done now, or fork from an earlier step.", param="message"
+        )
+    return job.id
+
+
+def _last_step(tx: Transaction, source: Job, step: int) -> Step | None:
+    """The step to go on from; None for 0."""
+    if step == 0:
+        return None
+    found = steps.page(tx, source.id, after=step - 1, limit=1) if step <= source.step else []
+    if not found:
+        raise InvalidRequest(f"step: the job has {source.step} steps.", param="step")
+    if any(call.status not in CALL_TERMINAL for call in found[0].calls):
+        raise Conflict(f"Step {step} has not ended yet: its calls are still open. Fork from step {step - 1}, or wait.", param="step")
+    if cut_short(found[0]):
+        raise Conflict(f"Step {step} was cut short: not all of its calls were made. Fork from step {step - 1}.", param="step")
+    return found[0]
+
+
+def _workspace(tx: Transaction, source: Job, step: int, prepared: intake.Prepared) -> str | None:
+    """The workspace as it was after a step."""
+    call = forks.last_change(tx, source.id, step)
+    if call is None:
+        return prepared.workspace
+    return call.workspace if call.workspace is not None else forks.told_workspace(tx, call)
+
+
+def _summary(tx: Transaction, source: Job, step: int) -> tuple[int, str]:
+    """What stood for older steps in the context of the decision after a step, looked up in the job that took that decision."""
+    while source.forked_from is not None and source.forked_step is not None and step < source.forked_step:
+        source = jobs.get(tx, source.forked_from)
+    return forks.summary(tx, source.id, step)
