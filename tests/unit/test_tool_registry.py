@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 
 from dualtrack.domain.errors import UnknownTool
 from dualtrack.domain.job import DEFAULT_AGENT_TOOLS
-from dualtrack.domain.tool import CHECK_TOOL, FINISH_TOOL, PLAN_TOOL, Effect
+from dualtrack.domain.tool import CHECK_TOOL, FINISH_TOOL, PLAN_TOOL, Effect, ToolSpec
 from dualtrack.tools.registry import Registry
 
 registry = Registry()
@@ -77,6 +77,7 @@ def test_check_can_be_executed_but_is_not_on_offer() -> None:
         ("read_file", {"path": "a", "offset_line": 0}, "offset_line: 0 is less than the minimum of 1"),
         ("update_plan", {"steps": [{"title": "a", "status": "soon"}]}, "steps.0.status: 'soon' is not one of"),
         ("write_file", {"path": "a", "content": "nul \x00"}, "content: must not hold the character NUL"),
+        ("shell", {"command": "x", "timeout_s": float("nan")}, "timeout_s: must be a finite number"),
         ("update_plan", {"steps": [{"title": "\ud800", "status": "done"}]}, "steps.0.title: must be valid Unicode"),
     ],
 )
@@ -104,3 +105,9 @@ def test_a_long_wrong_value_is_not_quoted_whole() -> None:
 )
 def test_right_arguments_pass(tool: str, arguments: dict[str, Any]) -> None:
     assert registry.validate(registry.spec(tool), arguments) is None
+
+
+def test_keys_that_no_database_takes_are_named() -> None:
+    spec = ToolSpec("t", "", {"type": "object"}, Effect.PURE)
+    assert registry.validate(spec, {"headers": {"a\x00": 1}}) == "a key of headers: must not hold the character NUL"
+    assert registry.validate(spec, {"\ud800": 1}) == "a key of the arguments: must be valid Unicode (it holds half of a surrogate pair)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -95,9 +96,11 @@ def _unstorable(value: Any, field: str) -> Fault | None:  # noqa: ANN401 - JSON
             value.encode()
         except UnicodeEncodeError:
             return Fault(field, "must be valid Unicode (it holds half of a surrogate pair)")
+    if isinstance(value, float) and not math.isfinite(value):
+        return Fault(field, "must be a finite number")
     items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
-        wrong = _unstorable(item, f"{field}.{key}" if field else str(key))
+        wrong = _unstorable(key, f"a key of {field or 'the arguments'}") or _unstorable(item, f"{field}.{key}" if field else str(key))
         if wrong is not None:
             return wrong
     return None
