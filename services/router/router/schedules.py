@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import AwareDatetime
 
-from dualtrack.db import idempotency, schedules
+from dualtrack.db import clock, idempotency, schedules
 from dualtrack.db.engine import Transaction
 from dualtrack.domain import cron
 from dualtrack.domain.errors import Conflict, DualtrackError, NotFound
@@ -54,7 +54,7 @@ def add(spec: ScheduleSpec, caller: CallerDep, services: ServicesDep, response: 
         schedule_id = new_id("sched")
         values = spec.model_dump(mode="json", exclude={"job"})
         more = {"id": schedule_id, "tenant_id": caller.tenant_id, "key_id": caller.key_id, "spec": job.model_dump(mode="json")}
-        next_at = None if spec.paused else cron.next_after(spec.cron, spec.timezone, schedules.now(tx))
+        next_at = None if spec.paused else cron.next_after(spec.cron, spec.timezone, clock.now(tx))
         schedules.add(tx, values | more | {"next_at": next_at})
         return schedule_id
 
@@ -99,7 +99,7 @@ def change(schedule_id: ScheduleId, wanted: ScheduleChange, caller: CallerDep, s
         if values.keys() & {"cron", "timezone", "paused"}:
             paused = schedule.paused if wanted.paused is None else wanted.paused
             expression, zone = wanted.cron or schedule.cron, wanted.timezone or schedule.timezone
-            values["next_at"] = None if paused else cron.next_after(expression, zone, schedules.now(tx))
+            values["next_at"] = None if paused else cron.next_after(expression, zone, clock.now(tx))
         if values:
             schedules.change(tx, schedule.id, values)
         return ScheduleView.of(_get(tx, schedule_id, caller.tenant_id), show_secret=wanted.job is not None)

@@ -54,12 +54,6 @@ def remove(tx: Transaction, schedule_id: str) -> None:
     tx.connection.execute(delete(schedules).where(schedules.c.id == schedule_id))
 
 
-def now(tx: Transaction) -> datetime:
-    """The database's clock."""
-    found: datetime = tx.connection.execute(select(func.clock_timestamp())).scalar_one()
-    return found
-
-
 def due(tx: Transaction, most: int) -> list[str]:
     """Ids of those whose next time has come, the longest due first."""
     statement = select(schedules.c.id).where(schedules.c.next_at <= func.clock_timestamp()).order_by(schedules.c.next_at)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
-from dualtrack.db import deliveries, webhooks
+from dualtrack.db import clock, deliveries, webhooks
 from dualtrack.db.engine import assert_no_transaction
 from dualtrack.domain.errors import DualtrackError, NotFound
 from dualtrack.domain.webhook import Delivery, DeliveryStatus, Webhook, pause
@@ -57,21 +57,20 @@ class Deliverer:
         point(Fault.DELIVERY_CLAIMED, delivery.id)
         try:
             with self._runtime.database.transaction() as tx:
-                webhook = webhooks.get(tx, delivery.webhook_id)
+                webhook, now = webhooks.get(tx, delivery.webhook_id), clock.now(tx)
         except NotFound:  # removed meanwhile, and the delivery with it
             return True
-        self._send(delivery, webhook)
+        self._send(delivery, webhook, now)
         return True
 
-    def _send(self, delivery: Delivery, webhook: Webhook) -> None:
+    def _send(self, delivery: Delivery, webhook: Webhook, at: datetime) -> None:
         assert_no_transaction()
-        at = datetime.now(UTC)
         if webhook.disabled_at is not None:
             outcome = Outcome(
                 delivered=False, status=None, error=f"The endpoint is disabled: {webhook.disabled_reason}", answer="", latency_s=0
             )
         else:
-            outcome = send(delivery, webhook, self._runtime.limits, self._runtime.allow)
+            outcome = send(delivery, webhook, self._runtime.limits, self._runtime.allow, now=at)
             point(Fault.DELIVERY_SENT, delivery.id)
         self._record(delivery, webhook, outcome, at)
 

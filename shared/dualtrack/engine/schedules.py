@@ -6,7 +6,7 @@ import logging
 from datetime import datetime, timedelta
 from typing import Final
 
-from dualtrack.db import claims, jobs, schedules
+from dualtrack.db import claims, clock, jobs, schedules
 from dualtrack.db.engine import Transaction
 from dualtrack.db.idempotency import RequestKey, once
 from dualtrack.domain import cron
@@ -57,7 +57,7 @@ def run_now(runtime: Runtime, schedule: Schedule, request: RequestKey | None) ->
     with runtime.database.transaction() as tx:
 
         def start() -> str:
-            tick = schedules.now(tx)
+            tick = clock.now(tx)
             job = _create(tx, runtime, schedule, prepared, tick)
             schedules.record(tx, schedule.id, tick, RunOutcome.STARTED, job_id=job.id, manual=True)
             return job.id
@@ -73,7 +73,7 @@ def next_time(schedule: Schedule, after: datetime) -> datetime | None:
 
 def _tick(runtime: Runtime, schedule_id: str) -> bool:
     with runtime.database.transaction() as tx:
-        seen, now = schedules.look(tx, schedule_id), schedules.now(tx)
+        seen, now = schedules.look(tx, schedule_id), clock.now(tx)
     if seen is None or seen.next_at is None or seen.next_at > now:
         return False
     tick, missed = cron.latest(seen.cron, seen.timezone, seen.next_at, now)
@@ -102,7 +102,7 @@ def _tick(runtime: Runtime, schedule_id: str) -> bool:
 def _decide(tx: Transaction, runtime: Runtime, schedule: Schedule) -> tuple[RunOutcome, str | None]:
     """What becomes of a time whose job could be created."""
     waiting = schedules.queued(tx, schedule.id)
-    if schedule.overlap is Overlap.CANCEL or not (waiting or schedules.live_jobs(tx, schedule.id, schedules.now(tx))):
+    if schedule.overlap is Overlap.CANCEL or not (waiting or schedules.live_jobs(tx, schedule.id, clock.now(tx))):
         return RunOutcome.STARTED, None
     if schedule.overlap is Overlap.SKIP:
         return RunOutcome.SKIPPED, _BUSY
@@ -118,7 +118,7 @@ def _start_queued(runtime: Runtime, schedule_id: str) -> bool:
     with runtime.database.transaction() as tx:
         schedule = schedules.claim(tx, schedule_id)
         tick = schedules.next_queued(tx, schedule_id)
-        if schedule is None or tick is None or schedule.spec != seen.spec or schedules.live_jobs(tx, schedule_id, schedules.now(tx)):
+        if schedule is None or tick is None or schedule.spec != seen.spec or schedules.live_jobs(tx, schedule_id, clock.now(tx)):
             return False
         if prepared is None:
             schedules.settle(tx, schedule_id, tick, RunOutcome.FAILED, job_id=None, message=failure)

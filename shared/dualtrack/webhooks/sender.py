@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from dualtrack import __version__
@@ -35,12 +36,14 @@ class Outcome:
     """What the receiver asked for."""
 
 
-def send(delivery: Delivery, webhook: Webhook, limits: PlatformLimits, allow: AllowList) -> Outcome:
-    """Post a delivery to its endpoint, which may take up to `limits.webhook_timeout_s`. Never raises for what the receiver does."""
-    now = time.time()
-    old = webhook.previous_secret if webhook.previous_until is not None and webhook.previous_until.timestamp() > now else None
+def send(delivery: Delivery, webhook: Webhook, limits: PlatformLimits, allow: AllowList, *, now: datetime) -> Outcome:
+    """Post a delivery to its endpoint, which may take up to `limits.webhook_timeout_s`. Never raises for what the receiver does.
+
+    `now` is signed, and receivers refuse what is minutes off: it comes from the database, whatever this machine's clock says.
+    """
+    old = webhook.previous_secret if webhook.previous_until is not None and webhook.previous_until > now else None
     body = delivery.body.encode()
-    signed = signature.headers(delivery.id, int(now), body, [webhook.secret, *([old] if old else [])])
+    signed = signature.headers(delivery.id, int(now.timestamp()), body, [webhook.secret, *([old] if old else [])])
     headers = {"Content-Type": "application/json", "User-Agent": f"dualtrack/{__version__} (webhooks)", **signed}
     started = time.monotonic()
     try:

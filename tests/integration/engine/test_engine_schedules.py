@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from dualtrack.db import clock as database_clock
 from dualtrack.db import jobs, schedules
 from dualtrack.db.idempotency import RequestKey
 from dualtrack.db.tables import jobs as jobs_table
@@ -47,7 +48,7 @@ class Clockwork:
 
     def now(self) -> datetime:
         with self.runtime.database.transaction() as tx:
-            return schedules.now(tx)
+            return database_clock.now(tx)
 
     def due(self, schedule: Schedule, at: datetime | None = None) -> datetime:
         """Let a time come: now, unless one is given."""

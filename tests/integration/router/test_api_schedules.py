@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dualtrack.db import schedules
+from dualtrack.db import clock, schedules
 from dualtrack.engine.schedules import run_due
 
 from .conftest import Api, MakeApi
@@ -93,7 +93,7 @@ def test_run_now_and_the_history(client: httpx.Client, api: Api) -> None:
     assert client.get(f"/v1/jobs/{run['job_id']}").json()["status"] == "queued"
     client.patch(path, json={"paused": False})
     with api.database.transaction() as tx:
-        schedules.change(tx, made["id"], {"next_at": schedules.now(tx)})
+        schedules.change(tx, made["id"], {"next_at": clock.now(tx)})
     assert run_due(api.server.config.app.state.services.runtime) == 1  # type: ignore[union-attr]
     page = client.get(f"{path}/runs", params={"limit": 1}).json()
     assert [(row["outcome"], row["manual"]) for row in page["data"]] == [("skipped", False)]
