@@ -465,3 +465,9 @@ def test_events_go_only_by_a_retention_rule(database: Database, statement: str) 
         tx.connection.execute(text(statement))
     with database.transaction() as tx:
         assert tx.connection.execute(select(func.count()).select_from(events_table)).scalar_one() == 0
+
+
+def test_a_connection_that_is_cut_inside_a_transaction_is_one_clear_error(database: Database) -> None:
+    with pytest.raises(DatabaseUnavailable), database.transaction() as tx:
+        tx.connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+    database.check()

@@ -64,7 +64,8 @@ class Transaction:
 
     def close(self) -> None:
         """Give the connection back, for `Database` only; what is not committed is rolled back."""
-        if self._driver.closed or self._driver.broken:
+        driver = cast("psycopg.Connection[Any] | None", self._pooled.driver_connection)  # None once SQLAlchemy found it broken
+        if driver is not None and (driver.closed or driver.broken):
             self._pooled.invalidate()
         if self._sqlalchemy is not None:
             self._sqlalchemy.close()

@@ -29,11 +29,13 @@ _LOG: Final = logging.getLogger(__name__)
 _HELD_SQL: Final = """SELECT {columns} FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
 _KEY_SQL: Final = "(l.classid::bigint << 32 | l.objid::bigint)"
-# A server that has just been restarted has no session lock of anybody: the living are given time to take theirs again. Otherwise all work
-# under way would be done twice, at once. The database's own setting of that name wins; the tests use it.
+# A server that has just been started has no session lock of anybody: the living are given time to take theirs again. Otherwise all work
+# under way would be done twice, at once. After the crash of one of its processes it ends all sessions and goes on without a new start,
+# but discards its statistics. The database's own setting of that name wins; the tests use it.
 RETURN_SETTING: Final = "dualtrack.presence_return_s"
-_SETTLED_SQL: Final = f"""clock_timestamp() > pg_postmaster_start_time() + make_interval(
-    secs => coalesce(nullif(current_setting('{RETURN_SETTING}', true), ''), '{PRESENCE_RETURN_S}')::float)"""
+_RETURN_SQL: Final = f"coalesce(nullif(current_setting('{RETURN_SETTING}', true), ''), '{PRESENCE_RETURN_S}')::float"
+_BEGAN_SQL: Final = "greatest(pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_bgwriter))"
+_SETTLED_SQL: Final = f"clock_timestamp() > {_BEGAN_SQL} + make_interval(secs => {_RETURN_SQL})"
 # The keys of the living are read once for a statement, not once for each row: the subselect names nothing of the row.
 DEAD_OWNER_SQL: Final = f"({_SETTLED_SQL} AND {{owner}} NOT IN ({_HELD_SQL.format(columns=_KEY_SQL)}))"
 _RETRY_S: Final = 0.1
