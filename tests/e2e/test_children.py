@@ -9,6 +9,7 @@ from typing import Any
 
 from dualtrack.doctor.examination import examine
 from dualtrack.domain.job import DEFAULT_AGENT_TOOLS
+from dualtrack.faults import VARIABLE, Action, Fault, Rule
 from dualtrack.testing.stack import Stack
 
 from .test_jobs import finish, finished_once, gapless, shell
@@ -71,3 +72,22 @@ def test_a_cancel_of_the_parent_ends_its_childrens_commands_within_seconds(stack
     until(stack, lambda: all(child["status"] == "cancelled" for child in children(stack, job_id)), timeout_s=20)
     assert time.monotonic() - began < 15  # a sleep of 300 s would show
     assert stack.wait(job_id)["status"] == "cancelled"
+
+
+def test_a_planner_that_dies_between_a_childs_end_and_its_parents_call_costs_nothing(stack: Stack) -> None:
+    rules = stack.folder / "family.faults"
+    rules.write_text(f"{Rule(Fault.PLANNER_RECORDED, Action.KILL, skip=1)}\n")  # the second record is the child's end
+    stack.kill("planner")
+    stack.start("planner", environment={VARIABLE: str(rules)})
+    stack.wait_ready()
+    job_id = stack.submit([delegate([finish("told")]), finish("end")], agent=AGENT)
+    until(stack, lambda: not stack.process("planner").running())
+    assert [child["status"] for child in children(stack, job_id)] == ["succeeded"]
+    stack.kill("planner")
+    stack.start("planner")
+    job = stack.wait(job_id)
+    assert (job["status"], job["answer"]) == ("succeeded", "end")
+    events = stack.events(job_id)
+    assert gapless(events)
+    assert finished_once(events)
+    assert any(event["type"] == "call.finished" and event["data"]["observation"] == "told" for event in events)
