@@ -33,10 +33,14 @@ def family(tx: Transaction, root_id: str) -> list[Member]:
     )
     counts = (jobs.c.input_tokens, jobs.c.output_tokens, jobs.c.cached_tokens, jobs.c.cost_usd)
     rows = tx.connection.execute(select(*columns, *counts).where(or_(jobs.c.id == root_id, jobs.c.root_id == root_id)))
-    return [
-        Member(row.id, row.parent_id, JobLimits.model_validate(row.limits, extra="ignore"), Spent(row.step, Usage(*row[-4:])))
-        for row in rows
-    ]
+    read: dict[str, JobLimits] = {}  # most of a family have the same limits
+    found = []
+    for row in rows:
+        text = str(row.limits)
+        if text not in read:
+            read[text] = JobLimits.model_validate(row.limits, extra="ignore")
+        found.append(Member(row.id, row.parent_id, read[text], Spent(row.step, Usage(*row[-4:]))))
+    return found
 
 
 def untold(tx: Transaction, limit: int) -> list[str]:
