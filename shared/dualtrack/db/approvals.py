@@ -12,6 +12,7 @@ from dualtrack.db.engine import Transaction
 from dualtrack.db.tables import api_keys, approvals
 from dualtrack.domain.approval import Approval, Resolution
 from dualtrack.domain.errors import NotFound
+from dualtrack.domain.step import Call
 from dualtrack.domain.waiting import ApprovalKind, ApprovalStatus
 
 _SHOWN_CHARS: Final = 64
@@ -59,6 +60,11 @@ def of_call(tx: Transaction, call_id: str, job_id: str) -> list[Approval]:
     """All requests about one call of a job."""
     statement = _select().where(approvals.c.job_id == job_id, approvals.c.call_id == call_id)
     return [_approval(row) for row in tx.connection.execute(statement.order_by(approvals.c.id))]
+
+
+def permits(tx: Transaction, call: Call) -> bool:
+    """Whether a call may run as far as people are concerned: it needs no approval, or has one for its tool and exactly its arguments."""
+    return not call.guarded or any(found.permits(call.tool, call.arguments) for found in of_call(tx, call.id, call.job_id))
 
 
 def decide(tx: Transaction, approval_id: str, status: ApprovalStatus, *, by: str, **values: Any) -> Approval:  # noqa: ANN401 - columns

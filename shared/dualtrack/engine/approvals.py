@@ -1,7 +1,7 @@
 """Asking a person about one call, and taking what they say: the call runs, is refused, is answered, or its doubt is resolved.
 
 Every decision is written under the job's row lock, together with its event and what it does to the call; then `flow.go_on` takes the job
-on. It is bound to tool and arguments: the executor asks `permits` before it runs a guarded call, whatever led there.
+on. It is bound to tool and arguments: `dualtrack.db.approvals.permits` is asked before a guarded call is begun, whatever led there.
 """
 
 from __future__ import annotations
@@ -76,11 +76,6 @@ def request(
     }
     events.append(tx, job.id, NewEvent(EventType.APPROVAL_REQUESTED, data))
     return asked
-
-
-def permits(tx: Transaction, call: Call) -> bool:
-    """Whether a call may run as far as people are concerned: it needs no approval, or has one for its tool and exactly its arguments."""
-    return not call.guarded or any(found.permits(call.tool, call.arguments) for found in approvals.of_call(tx, call.id, call.job_id))
 
 
 class Decisions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dualtrack.db import children, events
+from dualtrack.db import approvals, children, events
 from dualtrack.db.engine import Transaction
 from dualtrack.domain.children import child_spec, refusal
 from dualtrack.domain.events import EventType, NewEvent
@@ -26,6 +26,8 @@ def start(tx: Transaction, runtime: Runtime, job: Job, calls: Sequence[Call]) ->
         refused = refusal(job, call.arguments, limits)  # an approval may have edited them
         if refused is None and number >= room:
             refused = f"Not delegated: a job may have {limits.children} children. Do it yourself."
+        if not approvals.permits(tx, call):  # nothing leads here: should anything, it ends here
+            refused = "Not delegated: it needs an approval of its arguments and has none."
         if refused is not None:
             _refuse(tx, job, call, refused)
             continue

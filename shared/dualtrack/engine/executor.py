@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
-from dualtrack.db import claims, events, jobs, steps
+from dualtrack.db import approvals, claims, events, jobs, steps
 from dualtrack.db.engine import Transaction, assert_no_transaction
 from dualtrack.db.prepared import Later
 from dualtrack.db.rows import call_of
@@ -33,7 +33,7 @@ from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
 from dualtrack.domain.text import storable
 from dualtrack.domain.tool import Effect, Observation
-from dualtrack.engine import approvals, flow, ledger, notices, observations
+from dualtrack.engine import flow, ledger, notices, observations
 from dualtrack.engine.ending import end_job, finish_stop
 from dualtrack.engine.leases import Lease
 from dualtrack.engine.recording import persistently

@@ -91,7 +91,7 @@ def fork(
     except ValidationError as error:
         fault = error.errors()[0]
         raise InvalidRequest(f"{fault['msg']}.", param=".".join(str(part) for part in fault["loc"])) from error
-    intake.check_spec(spec, runtime.registry, known_models, runtime.limits)
+    intake.check_spec(spec, runtime.registry, known_models, runtime.limits, runtime.policies)
     if spec.limits.steps <= step:
         raise InvalidRequest(
             f"limits.steps is {spec.limits.steps}, and {step} steps are done already: give the new job more than that.",

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from sqlalchemy import func, text, update
+from sqlalchemy import func, select, text, update
 
 from dualtrack.db import approvals as rows
 from dualtrack.db import jobs
@@ -25,6 +25,8 @@ from dualtrack.domain.policy import PolicyRule
 from dualtrack.domain.waiting import ApprovalStatus, Hold
 from dualtrack.engine import flow
 from dualtrack.engine.approvals import Decisions
+from dualtrack.models.port import DecisionRequest
+from dualtrack.testing.model_script import Script
 from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.testing.stepper import Stepper
 
@@ -307,6 +309,48 @@ def test_an_approval_lets_nothing_else_through(make: Make, sandbox: CountingSand
     ended = stepper.run(job)
     assert (ended.status, ended.reason) == (JobStatus.FAILED, "not_approved")
     assert sandbox.ran == []
+
+
+DELEGATE = {"tool": "delegate", "arguments": {"instructions": "part one"}}
+DELEGATING = {
+    "tools": ["delegate", "shell", "finish"],
+    "policies": [{"tool": "delegate", "action": "ask"}, {"tool": "shell", "action": "ask"}],
+}
+
+
+def children_of(stepper: Stepper, job: Job) -> list[str]:
+    with stepper.runtime.database.transaction() as tx:
+        return list(tx.connection.execute(select(jobs_table.c.id).where(jobs_table.c.parent_id == job.id)).scalars())
+
+
+def test_a_child_is_started_once_it_is_approved_and_keeps_the_parents_policies(make: Make, sandbox: CountingSandbox) -> None:
+    def script(request: DecisionRequest) -> Script:
+        steps = [shell("echo child"), finish()] if "part one" in request.task else [DELEGATE, finish()]
+        return Script.model_validate(steps)
+
+    stepper = make(ScriptedModel(script))
+    job = submit(stepper, DELEGATING)
+    assert (job.status, job.reason, children_of(stepper, job)) == (JobStatus.WAITING, "approval", [])
+    by = decisions(stepper)
+    by.approve(asked(stepper, job)[0].id)
+    settle_down(stepper)
+    (child,) = children_of(stepper, job)
+    with stepper.runtime.database.transaction() as tx:
+        found = jobs.get(tx, child)
+    assert (found.status, found.reason, sandbox.ran) == (JobStatus.WAITING, "approval", [])
+    by.approve(asked(stepper, found)[0].id)
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+    assert len(sandbox.ran) == 1
+
+
+def test_a_child_that_nobody_approved_is_not_started(make: Make, database: Database) -> None:
+    stepper = make([DELEGATE, finish()])
+    job = submit(stepper, DELEGATING)
+    with database.transaction() as tx:
+        tx.connection.execute(update(calls_table).where(calls_table.c.guarded).values(held=None))
+        flow.go_on(tx, stepper.runtime, jobs.get(tx, job.id, lock=True))
+    assert children_of(stepper, job) == []
+    assert "needs an approval" in stepper.steps(job)[0].calls[0].preview
 
 
 def test_a_held_call_that_is_let_go_without_a_decision_does_not_run(make: Make, sandbox: CountingSandbox, database: Database) -> None:
