@@ -86,8 +86,10 @@ def fork(
     """
     with runtime.database.transaction() as tx:
         source = jobs.get(tx, job_id, tenant_id=tenant_id)
+        # What comes of a child has no family that bounds it, so it gets the limits of the one that did.
+        limits = source.limits if source.root_id is None else jobs.get(tx, source.root_id).limits
     try:
-        spec = changed(source.spec, source.limits, changes)
+        spec = changed(source.spec, limits, changes)
     except ValidationError as error:
         fault = error.errors()[0]
         raise InvalidRequest(f"{fault['msg']}.", param=".".join(str(part) for part in fault["loc"])) from error

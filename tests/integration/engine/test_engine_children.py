@@ -13,12 +13,13 @@ from dualtrack.db import jobs
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import jobs as jobs_table
 from dualtrack.domain.errors import Conflict
+from dualtrack.domain.forking import Changes
 from dualtrack.domain.job import DEFAULT_AGENT_TOOLS, Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
-from dualtrack.domain.limits import LimitsChange
+from dualtrack.domain.limits import LARGEST, LimitsChange
 from dualtrack.domain.step import Call
 from dualtrack.domain.waiting import Held, Hold
-from dualtrack.engine import children, extension, flow, steering
+from dualtrack.engine import children, extension, flow, forks, steering
 from dualtrack.models.port import DecisionRequest
 from dualtrack.objects.workspace import WorkspaceStore
 from dualtrack.testing.model_script import Script
@@ -276,6 +277,17 @@ def test_a_held_child_can_be_paused_for_itself_and_not_resumed_past_its_parent(m
     assert (stepper.job(child).hold, stepper.job(child).reason) == (Hold.PAUSED, "paused")
     under_lock(stepper, child, steering.resume, by="test")
     assert stepper.run(job).status is JobStatus.SUCCEEDED
+
+
+def test_what_is_forked_from_a_child_is_nobodys_child_and_bounded_as_its_family_was(make: Make) -> None:
+    stepper = make(by_task({"parent": [delegate("child"), finish()], "child": [shell("echo 1"), finish("alone")]}))
+    job = stepper.run(parent_of(stepper, limits={"steps": 7}))
+    (child,) = kids(stepper, job)
+    assert child.limits.steps == LARGEST["steps"]
+    made, _ = forks.fork(stepper.runtime, tenant_id=job.tenant_id, job_id=child.id, step=1, changes=Changes(), known_models=["deep"])
+    assert (made.parent_id, made.root_id, made.depth) == (None, None, 0)
+    assert made.limits == job.limits
+    assert stepper.run(made).answer == "alone"
 
 
 def test_the_familys_steps_are_counted_together_and_extending_the_root_lets_all_go_on(make: Make) -> None:
