@@ -48,7 +48,7 @@ def main() -> None:
     # Pool and threads as large as the jobs at once, or they would wait for one another.
     config = {
         "name": "bench-steps",
-        "system_database_URL": _URL,
+        "system_database_url": _URL,
         "sys_db_pool_size": 64,
         "log_level": "WARNING",
         "max_executor_threads": 128,
