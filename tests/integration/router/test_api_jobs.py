@@ -189,6 +189,7 @@ def test_cancel_while_an_executor_is_at_work_rings_and_says_accepted(api: Api, c
         api.doorbell.planned.clear()
         with api.database.transaction() as tx:
             row = {"id": new_id("call"), "job_id": job_id, "tenant_id": "t", "step": 1, "position": 0, "tool": "shell", "effect": "pure"}
+            jobs.change(tx, job_id, {"step": 1})
             steps.add_calls(tx, [row | {"arguments": {}, "status": "pending", "due_at": func.now()}])
             assert claims.claim(tx, "calls", str(row["id"]), presence.key, PlatformLimits()) is not None
         for _ in range(2):
