@@ -45,3 +45,47 @@ def test_cancel_ends_a_running_command_and_all_it_started_within_two_seconds(sta
         assert not processes(marker)
     assert took < 2, took
     print(f"cancelled in {took:.3f} s")
+
+
+def events_of(stack: Stack, job_id: str, kind: str) -> int:
+    return sum(event["type"] == kind for event in stack.events(job_id))
+
+
+def test_a_paused_job_finishes_its_call_waits_and_goes_on(stack: Stack) -> None:
+    job_id = stack.submit([shell("sleep 1; echo 1 >> log"), shell("echo 2 >> log; cat log"), finish()])
+    wait_for(lambda: events_of(stack, job_id, "call.started"))
+    with stack.client() as client:
+        assert client.post(f"/v1/jobs/{job_id}/pause").status_code == 202
+        wait_for(lambda: client.get(f"/v1/jobs/{job_id}").json()["status"] == "waiting")
+        assert events_of(stack, job_id, "call.finished") == 1
+        before = len(stack.events(job_id))
+        time.sleep(1.5)  # more than a tick of the scheduler: nothing may happen
+        assert len(stack.events(job_id)) == before
+        assert client.post(f"/v1/jobs/{job_id}/resume").status_code == 200
+    assert stack.wait(job_id)["status"] == "succeeded"
+    finished = [event["data"]["observation"].split() for event in stack.events(job_id) if event["type"] == "call.finished"]
+    assert finished[1] == ["1", "2"]
+
+
+def test_a_message_to_a_running_job_is_seen_before_it_ends(stack: Stack) -> None:
+    job_id = stack.submit([shell("sleep 1"), finish("too early"), finish("now")])
+    wait_for(lambda: events_of(stack, job_id, "call.started"))
+    with stack.client() as client:
+        sent = client.post(f"/v1/jobs/{job_id}/messages", json={"content": "one thing more"})
+        assert sent.status_code == 201
+        assert stack.wait(job_id)["status"] == "succeeded"
+        (message,) = client.get(f"/v1/jobs/{job_id}/messages").json()["data"]
+    assert message["after_step"] == 1
+    kinds = [event["type"] for event in stack.events(job_id)]
+    assert kinds.index("message.taken") < kinds.index("job.succeeded")
+
+
+def test_a_fork_goes_on_from_the_workspace_of_its_step(stack: Stack) -> None:
+    job_id = stack.submit([shell(f"echo {n} >> log; cat log") for n in (1, 2, 3)] + [finish()])
+    assert stack.wait(job_id)["status"] == "succeeded"
+    with stack.client() as client:
+        forked = client.post(f"/v1/jobs/{job_id}/fork", json={"step": 2}).raise_for_status().json()
+        assert stack.wait(forked["id"])["status"] == "succeeded"
+        steps = client.get(f"/v1/jobs/{forked['id']}/steps").json()["data"]
+    assert [call["observation"].split() for step in steps[:3] for call in step["calls"]] == [["1"], ["1", "2"], ["1", "2", "3"]]
+    assert events_of(stack, forked["id"], "call.started") == 1

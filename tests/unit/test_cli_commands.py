@@ -694,3 +694,47 @@ def test_extending_a_job_says_what_is_still_short(run: Run, router: _Router) -> 
     assert "5 of the job's 5 steps" in result.stderr
     assert router.body() == {"limits": {"steps": 9, "cost_usd": "1.5"}}
     assert run("jobs", "extend", "job_1").exit_code == Exit.USAGE
+
+
+def test_pause_and_resume(run: Run, router: _Router) -> None:
+    router.on("POST /v1/jobs/job_1/pause", {**_JOB, "status": "running", "hold": "paused"}, status=202)
+    later = run("jobs", "pause", "job_1")
+    assert (later.exit_code, later.stdout) == (0, "running\n")
+    assert "as soon as what runs is finished" in later.stderr
+    router.on("POST /v1/jobs/job_1/pause", {**_JOB, "status": "waiting", "reason": "paused"})
+    assert (run("jobs", "pause", "job_1").stdout, run("jobs", "pause", "job_1").stderr) == ("waiting (paused)\n", "")
+    router.on("POST /v1/jobs/job_1/resume", _JOB)
+    assert run("jobs", "resume", "job_1").stdout == "queued\n"
+    assert json.loads(run("jobs", "resume", "job_1", "--json").stdout)["status"] == "queued"
+
+
+def test_a_message(run: Run, router: _Router) -> None:
+    router.on("POST /v1/jobs/job_1/messages", {"number": 3}, status=201)
+    assert "message 3" in run("jobs", "message", "job_1", "Leave out 2024.").stderr
+    assert router.body() == {"content": "Leave out 2024."}
+    assert router.asked[-1].headers["idempotency-key"].startswith("cli-")
+    run("jobs", "message", "job_1", "-", stdin="from\nstdin")
+    assert router.body() == {"content": "from\nstdin"}
+    assert run("jobs", "message", "job_1", "-", stdin=" ").exit_code == Exit.USAGE
+
+
+def test_fork_and_retry(run: Run, router: _Router) -> None:
+    made = {**_JOB, "id": "job_2", "forked_from": "job_1", "forked_step": 4}
+    router.on("POST /v1/jobs/job_1/fork", made, status=201)
+    router.on("POST /v1/jobs/job_1/retry", made, status=201)
+    options = ("-m", "differently", "--model", "fast", "--max-steps", "9", "--check", "true", "--metadata", "a=b", "--idempotency-key", "k")
+    forked = run("jobs", "fork", "job_1", "4", *options)
+    assert (forked.exit_code, forked.stdout) == (0, "job_2\n")
+    assert "from step 4" in forked.stderr
+    changes = {"message": "differently", "agent": {"model": "fast"}, "limits": {"steps": 9}, "checks": ["true"], "metadata": {"a": "b"}}
+    assert router.body() == {"step": 4} | changes
+    assert router.asked[-1].headers["idempotency-key"] == "k"
+    assert run("jobs", "retry", "job_1").stdout == "job_2\n"
+    assert router.body() == {}
+    router.on("GET /v1/jobs/job_2", {**made, "status": "succeeded"})
+    router.on("GET /v1/jobs/job_2/events", lambda _: _sse(_event(1, "job.queued"), _event(2, "job.succeeded", answer="yes")))
+    router.on("GET /v1/jobs/job_2/artifacts", {"data": [], "has_more": False})
+    watched = run("jobs", "retry", "job_1", *options[:8], "--watch")
+    assert (watched.exit_code, watched.stdout) == (0, "yes\n")
+    assert "from step 4 of job_1" in watched.stderr
+    assert run("jobs", "fork", "job_1", "-1").exit_code == Exit.USAGE

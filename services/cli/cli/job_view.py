@@ -36,11 +36,16 @@ def show_job(out: Output, job: Mapping[str, Any]) -> None:
     cached = usage.get("cached_tokens") or 0
     tokens = f"{usage.get('input_tokens', 0):,} in ({cached:,} from cache), {usage.get('output_tokens', 0):,} out" if usage else ""
     metadata = job.get("metadata")
+    waiting = job.get("waiting")
+    waiting = waiting if isinstance(waiting, Mapping) else {}
     out.fields(
         [
             ("job", job.get("id")),
             ("status", status_line(job)),
             ("message", job.get("message")),
+            ("held", job.get("hold") if job.get("status") != "waiting" else None),
+            ("waits until", timestamp(waiting.get("until"))),
+            ("forked from", f"step {job.get('forked_step')} of {job.get('forked_from')}" if job.get("forked_from") else None),
             ("model", agent.get("model")),
             ("step", job.get("step")),
             ("tokens", tokens),

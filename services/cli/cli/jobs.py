@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import typer
 
-from cli import budgets
+from cli import budgets, steering
 from cli.job_view import show_job, show_steps, status_line, timestamp
 from cli.outcome import HELP, UsageProblem
 from cli.session import Session, command, read_stdin
@@ -50,6 +50,7 @@ def register(app: typer.Typer) -> None:
     command(group, "watch")(watch)
     command(group, "cancel")(cancel)
     command(group, "extend")(budgets.extend)
+    steering.register(group)
     command(group, "steps")(steps)
     command(group, "observation")(observation)
     app.add_typer(group, name="jobs")
