@@ -56,7 +56,7 @@ async def complete(
     """
     raw: dict[str, Any] = await request.json()  # parsed once by the framework and remembered by the request
     require_clean(raw)
-    await key_budgets.require(caller.key_id)
+    await key_budgets.require(caller)
     chat = _Chat(services.gateway, metrics, key_budgets, raw, caller=caller, request_id=request.state.request_id)
     if body.stream:
         return sse.EventStream(chat.frames(wants_usage=body.wants_usage))

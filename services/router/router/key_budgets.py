@@ -18,6 +18,7 @@ from typing import Any, Final
 from starlette.concurrency import run_in_threadpool
 
 from dualtrack.db import budgets
+from dualtrack.db.tenants import Caller
 from dualtrack.domain.budgets import KeyDay
 from dualtrack.domain.errors import BudgetExceeded, DualtrackError
 from dualtrack.domain.usage import Usage
@@ -46,8 +47,15 @@ class KeyBudgets:
         self._writing = asyncio.Lock()
         self._flusher: asyncio.Task[None] | None = None
 
-    async def require(self, key_id: str) -> None:
-        """Raise `BudgetExceeded` where a key has used what it may in a day; `DatabaseUnavailable` where that can't be known."""
+    async def require(self, caller: Caller) -> None:
+        """Raise `BudgetExceeded` where a key has used what it may in a day; `DatabaseUnavailable` where that can't be known.
+
+        A key without limits is let pass without a look, so its chats go on while the database is away.
+        """
+        limits = self._runtime.limits
+        if not caller.limited and limits.key_day_tokens is None and limits.key_day_cost_usd is None:
+            return
+        key_id = caller.key_id
         found = self._known.get(key_id)
         if found is None or found[1] <= self._clock():
             day = await run_in_threadpool(self._read, key_id)

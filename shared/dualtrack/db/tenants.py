@@ -7,7 +7,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import insert, select
+from sqlalchemy import insert, or_, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from dualtrack.db.engine import Transaction
@@ -24,6 +24,8 @@ class Caller:
 
     key_id: str
     tenant_id: str
+    limited: bool
+    """Whether the key has a limit of its own on what it may use in a day."""
 
 
 def ensure_tenant(tx: Transaction, name: str = DEFAULT_TENANT) -> str:
@@ -42,9 +44,13 @@ def create_key(tx: Transaction, tenant_id: str, name: str) -> str:
 def caller(tx: Transaction, key: str) -> Caller | None:
     """Whose key it is; None for an unknown or revoked one."""
     row = tx.connection.execute(
-        select(api_keys.c.id, api_keys.c.tenant_id).where(api_keys.c.sha256 == _digest(key), api_keys.c.revoked_at.is_(None))
+        select(
+            api_keys.c.id,
+            api_keys.c.tenant_id,
+            or_(api_keys.c.day_tokens.is_not(None), api_keys.c.day_cost_usd.is_not(None)).label("limited"),
+        ).where(api_keys.c.sha256 == _digest(key), api_keys.c.revoked_at.is_(None))
     ).one_or_none()
-    return None if row is None else Caller(row.id, row.tenant_id)
+    return None if row is None else Caller(row.id, row.tenant_id, row.limited)
 
 
 def _digest(key: str) -> str:

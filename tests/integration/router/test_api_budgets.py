@@ -14,7 +14,7 @@ from dualtrack.db.tables import jobs as jobs_table
 from dualtrack.domain.errors import DatabaseUnavailable
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.usage import Usage
-from router import key_budgets
+from router import auth, key_budgets
 
 from .conftest import Api, MakeApi
 
@@ -129,6 +129,7 @@ def until_used(client: httpx.Client, tokens: int) -> None:
 def test_chats_count_for_their_key_and_are_refused_once_its_day_is_used(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_budgets, "FLUSH_S", 0.05)
     monkeypatch.setattr(key_budgets, "REMEMBERED_S", 0.0)
+    monkeypatch.setattr(auth, "REMEMBERED_S", 0.0)
     with make_api() as api, api.client(api.new_key()[1]) as client, api.client(api.new_key()[1]) as other:
         first = client.post("/v1/chat/completions", json=CHAT).json()["usage"]["total_tokens"]
         until_used(client, first)
