@@ -103,6 +103,15 @@ def suspect(tx: Transaction, kind: Kind, row_id: str) -> bool:
     return bool(found)
 
 
+def put_off(tx: Transaction, kind: Kind, row_id: str, pause_s: float) -> int | None:
+    """Count a claim that failed before it was one, and let the next one wait; how many there were. None: it can't be claimed any more."""
+    table = _TABLES[kind]
+    due = _NOW + timedelta(seconds=pause_s)
+    statement = update(table).where(table.c.id == row_id, _claimable(kind)).values(tries=table.c.tries + 1, due_at=due, not_before=due)
+    tries: int | None = tx.connection.execute(statement.returning(table.c.tries)).scalar_one_or_none()
+    return tries
+
+
 def renew(tx: Transaction, kind: Kind, held: list[tuple[str, int]], limits: PlatformLimits) -> dict[str, bool]:
     """Extend the leases of (id, attempt); for each still ours, whether its job has been told to stop. A missing id is lost.
 

@@ -283,6 +283,12 @@ def lock(tx: Transaction, job_id: str) -> Job | None:
     return None if row is None else job_of(row)
 
 
+def lock_live(tx: Transaction, job_id: str) -> bool:
+    """Lock a job's row, whatever is in it; False where there is none, or it has ended."""
+    statement = select(jobs.c.id).where(jobs.c.id == job_id, jobs.c.finished_at.is_(None)).with_for_update()
+    return tx.connection.execute(statement).first() is not None
+
+
 def counts(tx: Transaction) -> dict[str, int]:
     """Jobs by live status, for metrics."""
     live = [status.value for status in JobStatus if status not in TERMINAL]

@@ -109,6 +109,14 @@ def readable_call(tx: Transaction, call_id: str, *, job_id: str) -> Call:
     return call_of(row)
 
 
+def job_of(tx: Transaction, call_id: str) -> str:
+    """The id of a call's job, whatever else is in its row. Raises `NotFound`."""
+    found: str | None = tx.connection.execute(select(calls.c.job_id).where(calls.c.id == call_id)).scalar_one_or_none()
+    if found is None:
+        raise NotFound(f"There is no call {call_id!r}.", param="call_id")
+    return found
+
+
 def settle(tx: Transaction, call_id: str, attempt: int, values: Mapping[str, Any]) -> None:
     """Write a running call's outcome (or give it back), once.
 

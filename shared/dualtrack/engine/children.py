@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from dualtrack.db import children, claims, events, jobs, steps
 from dualtrack.db.engine import Transaction, assert_no_transaction
-from dualtrack.domain.errors import DualtrackError, InvalidPath, ObjectMissing, TooLarge
+from dualtrack.domain.errors import DualtrackError
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
@@ -89,7 +89,9 @@ def _outcome(runtime: Runtime, parent: Job, child: Job, call: Call) -> _Outcome:
         try:
             workspace = WorkspaceStore(runtime.store, parent.tenant_id, runtime.limits).merged(parent.workspace, child.workspace, files)
             text = f"{text}\n\n[now in the workspace: {', '.join(files)}]"
-        except (ObjectMissing, InvalidPath, TooLarge) as error:
+        except DualtrackError as error:
+            if error.retryable:
+                raise
             ok, files, text = False, (), f"{text}\n\nIts files could not be taken over: {error.message}"
     if child.status is not JobStatus.SUCCEEDED:
         files, text = (), f"The helper's job {child.status} ({child.reason}): {child.message or ''}\n\n{text}"

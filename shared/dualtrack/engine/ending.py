@@ -7,7 +7,7 @@ from typing import Final
 
 from dualtrack.db import approvals, events, jobs, presence, steps
 from dualtrack.db.engine import Transaction
-from dualtrack.domain.errors import Conflict, RecordUnreadable
+from dualtrack.domain.errors import Conflict, DualtrackError
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus
@@ -127,12 +127,15 @@ def finish_stop(tx: Transaction, job_id: str, target: JobStatus, *, why: tuple[R
     return True
 
 
-def end_unreadable(tx: Transaction, job_id: str, error: RecordUnreadable) -> None:
-    """End a job that this release can't read, so that it neither hangs nor is tried for ever."""
+def end_unreadable(tx: Transaction, job_id: str, error: DualtrackError) -> bool:
+    """End a live job that this release can't read or take on, so that it neither hangs nor is tried for ever. Whether this call did."""
+    if not jobs.lock_live(tx, job_id):  # several may find it unreadable at once
+        return False
     dropped = _drop(tx, job_id, steps.open_calls(tx, job_id))
     jobs.end(tx, job_id, JobStatus.FAILED, reason=error.code, message=error.message, answer=None)
     data = {"reason": error.code, "message": error.message}
     notices.record(tx, job_id, *dropped, NewEvent(EventType.JOB_FAILED, data))
+    return True
 
 
 def _drop(tx: Transaction, job_id: str, left: Sequence[Call]) -> list[NewEvent]:

@@ -20,8 +20,8 @@ from dualtrack.domain.errors import (
     DualtrackError,
     InternalFault,
     InvalidPath,
+    NotFound,
     ObjectMissing,
-    RecordUnreadable,
     StaleAttempt,
 )
 from dualtrack.domain.events import EventType, NewEvent
@@ -33,7 +33,7 @@ from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
 from dualtrack.domain.text import storable
 from dualtrack.domain.tool import Effect, Observation
-from dualtrack.engine import flow, ledger, notices, observations
+from dualtrack.engine import flow, ledger, notices, observations, stumbles
 from dualtrack.engine.ending import end_job, finish_stop
 from dualtrack.engine.leases import Lease
 from dualtrack.engine.recording import persistently
@@ -76,8 +76,10 @@ class Executor:
         """
         try:
             claimed = self._claim(call_id)
-        except RecordUnreadable as error:  # the planner ends such a job, with its calls, as soon as it is due
-            _LOG.error("%s", error, extra={"call_id": call_id})
+        except (DatabaseUnavailable, NotFound):
+            raise
+        except Exception as error:  # noqa: BLE001 - written down, whatever it is
+            stumbles.record(self._runtime, "calls", call_id, error)
             return
         if claimed is None:
             if self._worker.quarantine is not None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from dualtrack.db import events, steps
 from dualtrack.db.engine import Transaction
-from dualtrack.domain.errors import DualtrackError, OutgoingError
+from dualtrack.domain.errors import DualtrackError, OutgoingError, UnknownTool
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
@@ -56,8 +56,7 @@ def resolve(tx: Transaction, runtime: Runtime, job: Job, call: Call) -> bool:
 
     True: it is to be made again, under the same idempotency key. Otherwise it is settled, or held until a person says what happened.
     """
-    verdict = judge((*runtime.policies, *job.spec.agent.policies), runtime.registry.tool(call.tool).spec, call.arguments)
-    policy = verdict.on_unknown or job.spec.agent.on_unknown
+    policy = _ruled(runtime, job, call) or job.spec.agent.on_unknown
     data = {"call_id": call.id, "step": call.step, "tool": call.tool, "attempt": call.attempt, "policy": policy.value}
     events.append(tx, job.id, NewEvent(EventType.CALL_IN_DOUBT, data))
     if policy is OnUnknown.RETRY:
@@ -74,6 +73,15 @@ def resolve(tx: Transaction, runtime: Runtime, job: Job, call: Call) -> bool:
     else:
         flow.go_on(tx, runtime, job)
     return False
+
+
+def _ruled(runtime: Runtime, job: Job, call: Call) -> OnUnknown | None:
+    """What policies say of a call in doubt; nothing where its tool is gone: it may have happened all the same."""
+    try:
+        spec = runtime.registry.tool(call.tool).spec
+    except UnknownTool:
+        return None
+    return judge((*runtime.policies, *job.spec.agent.policies), spec, call.arguments).on_unknown
 
 
 def settle_unknown(tx: Transaction, job: Job, call: Call) -> None:

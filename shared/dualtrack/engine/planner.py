@@ -18,7 +18,7 @@ from dualtrack.domain.errors import (
     DualtrackError,
     InternalFault,
     MalformedAction,
-    RecordUnreadable,
+    NotFound,
     StaleAttempt,
 )
 from dualtrack.domain.events import EventType, NewEvent
@@ -30,12 +30,12 @@ from dualtrack.domain.step import Step
 from dualtrack.domain.text import storable
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Hold
-from dualtrack.engine import approvals, budgets, children, compaction, doorbells, flow, steering
+from dualtrack.engine import approvals, budgets, children, compaction, doorbells, flow, steering, stumbles
 from dualtrack.engine.asking import Asking
 from dualtrack.engine.compaction import Compactor
 from dualtrack.engine.context import decision_request, verified
 from dualtrack.engine.decisions import DecisionReader, Outline, put_off
-from dualtrack.engine.ending import end_job, end_unreadable, finish_stop, usage_data
+from dualtrack.engine.ending import end_job, finish_stop, usage_data
 from dualtrack.engine.history import History
 from dualtrack.engine.leases import Lease
 from dualtrack.engine.recording import persistently
@@ -72,10 +72,10 @@ class Planner:
         self._history.warm(self._runtime.database, job_id)
         try:
             claimed = self._claim(job_id)
-        except RecordUnreadable as error:
-            _LOG.error("%s", error, extra={"job_id": job_id})
-            with self._runtime.database.transaction() as tx:
-                end_unreadable(tx, job_id, error)
+        except (DatabaseUnavailable, NotFound):
+            raise
+        except Exception as error:  # noqa: BLE001 - written down, whatever it is
+            stumbles.record(self._runtime, "jobs", job_id, error)
             return
         if claimed is None:
             if self._worker.quarantine is not None:

@@ -137,8 +137,7 @@ class Scheduler:
         except RecordUnreadable as error:
             _LOG.error("%s", error, extra={"job_id": job_id})
             with self._runtime.database.transaction() as tx:
-                end_unreadable(tx, job_id, error)
-            return True
+                return end_unreadable(tx, job_id, error)
         except Exception:  # noqa: BLE001 - one bad job must not keep the others waiting
             _LOG.exception("job left for the next tick", extra={"job_id": job_id})
             return False

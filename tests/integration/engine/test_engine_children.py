@@ -15,12 +15,13 @@ from dualtrack.db.tables import jobs as jobs_table
 from dualtrack.domain.errors import Conflict
 from dualtrack.domain.forking import Changes
 from dualtrack.domain.job import DEFAULT_AGENT_TOOLS, Job
-from dualtrack.domain.lifecycle import CallStatus, JobStatus
+from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
 from dualtrack.domain.limits import LARGEST, LimitsChange
 from dualtrack.domain.step import Call
 from dualtrack.domain.waiting import Held, Hold
 from dualtrack.engine import children, extension, flow, forks, steering
 from dualtrack.models.port import DecisionRequest
+from dualtrack.objects import workspace
 from dualtrack.objects.workspace import WorkspaceStore
 from dualtrack.testing.model_script import Script
 from dualtrack.testing.objects import MemoryStore
@@ -419,3 +420,30 @@ def test_no_decision_of_a_paused_jobs_delegation_starts_a_child(make: Make) -> N
     with stepper.runtime.database.transaction() as tx:
         first = tx.connection.execute(select(jobs_table.c.spec).where(jobs_table.c.parent_id == job.id)).scalar_one()
     assert json.dumps(first["limits"]["on_limit"]) == '"fail"'
+
+
+def test_a_child_whose_files_are_damaged_fails_and_keeps_nobody_waiting(
+    make: Make, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = {
+        "parent": [{"calls": [delegate("kid", outputs=["left.txt"])]}, finish("without it")],
+        "kid": [shell("echo left > left.txt"), finish("kid is done")],
+    }
+    stepper = make(by_task(scripts))
+    job = parent_of(stepper)
+    ring_until(stepper, lambda: bool(kids(stepper, job)))
+    kid = kids(stepper, job)[0]
+    ring_until(stepper, lambda: stepper.job(kid).phase is Phase.EXECUTE and stepper.job(kid).workspace is not None)
+    damaged = stepper.job(kid).workspace
+    settle = children.settle
+
+    def after_damage(*arguments: Any) -> bool:
+        workspace._manifests.clear()
+        store.put(next(key for key in store._objects if key.endswith(str(damaged))), b"damaged")
+        return settle(*arguments)
+
+    monkeypatch.setattr(children, "settle", after_damage)
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+    call = calls_of(stepper, job)[0]
+    assert call.ok is False
+    assert "could not be taken over" in call.preview

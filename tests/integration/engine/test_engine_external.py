@@ -250,3 +250,17 @@ def test_a_job_cancelled_during_a_call_says_that_it_may_have_happened(stepper: S
     assert call.status is CallStatus.CANCELLED
     assert "may or may not have happened" in call.preview
     assert len(pay.keys) == 1
+
+
+def test_a_call_in_doubt_whose_tool_is_gone_is_in_doubt_all_the_same(stepper: Stepper, pay: Pay, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = stepper.submit(agent=AGENT)
+    taken_over = take_over(stepper, job)
+
+    def restarted_without_it() -> None:
+        monkeypatch.setattr(stepper.runtime.registry, "_tools", {})
+        taken_over()
+
+    pay.then = restarted_without_it
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+    assert only_call(stepper, job).details == {"outcome": "unknown"}
+    assert len(pay.keys) == 1
