@@ -13,6 +13,7 @@ from dualtrack.testing.chaos.row import (
     frozen,
     full,
     kill,
+    kill_in_delivery,
     kill_in_schedule,
     kill_scheduler,
     nothing,
@@ -55,9 +56,7 @@ EXECUTOR: Final = (
     (Fault.COMMIT, False),
     (Fault.COMMITTED, False),
 )
-_SKIPPED: Final = {
-    fault: 0 for fault in Fault if fault.startswith(("external.", "approval.", "delivery.")) or fault is Fault.EXECUTOR_OBSERVATION
-}
+_SKIPPED: Final = {fault: 0 for fault in Fault if fault.startswith(("external.", "approval.")) or fault is Fault.EXECUTOR_OBSERVATION}
 """Passages let through first, where there are few of them."""
 ROUTER: Final = (
     (Fault.ROUTER_ACCEPT, False),
@@ -80,7 +79,7 @@ def matrix() -> list[Row]:
         *(kill("planner", fault, skip=3, short=short) for fault, short in PLANNER),
         *(kill("executor", fault, skip=_SKIPPED.get(fault, 3), short=short) for fault, short in EXECUTOR),
         *(kill("router", fault, skip=_SKIPPED.get(fault, 1), within_s=LEASE_S, short=short) for fault, short in ROUTER),
-        *(kill("scheduler", fault, skip=0, within_s=LEASE_S) for fault in DELIVERY),
+        *(kill_in_delivery(fault) for fault in DELIVERY),
         *(kill_in_schedule(fault) for fault in SCHEDULE),
         *(kill_scheduler(fault, short=fault is Fault.SCHEDULER_PUSHED_BACK) for fault in SCHEDULER),
         outage("rabbitmq-stopped", "RabbitMQ: stopped for 5 s", lambda rig: rig.rabbitmq.stop(), lambda rig: rig.rabbitmq.start(), 5),

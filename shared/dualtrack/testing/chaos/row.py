@@ -176,10 +176,28 @@ def cut(rig: Rig) -> None:
 
 
 def kill_in_schedule(fault: Fault) -> Row:
-    """Either scheduler is killed as it submits a schedule's job: there must be exactly one job for that time."""
+    """Whichever scheduler submits a schedule's job is killed there: there must be exactly one job for that time."""
+    made = [""]
+
+    def provoke(rig: Rig) -> None:
+        made[0] = rig.schedule()
+
+    def check(rig: Rig) -> list[str]:
+        wait_for(lambda: rig.scheduled(made[0]), _REACHED_S)
+        jobs = rig.scheduled(made[0])
+        return [] if len(jobs) == 1 else [f"{len(jobs)} jobs for one time of the schedule {made[0]}"]
+
+    return _kill_any_scheduler(fault, provoke, check)
+
+
+def kill_in_delivery(fault: Fault) -> Row:
+    """Whichever scheduler sends a webhook is killed there."""
+    return _kill_any_scheduler(fault, lambda rig: None, lambda rig: [])
+
+
+def _kill_any_scheduler(fault: Fault, provoke: Callable[[Rig], None], check: Callable[[Rig], list[str]]) -> Row:
     schedulers = ("scheduler", "scheduler-2")
     fired: list[int] = [0]
-    made = [""]
 
     def shots(rig: Rig) -> list[dict[str, Any]]:
         return [shot for name in schedulers for shot in rig.stack.fired(name)]
@@ -189,7 +207,7 @@ def kill_in_schedule(fault: Fault) -> Row:
         rig.arm(schedulers, Rule(fault, Action.KILL))
 
     def inject(rig: Rig, clients: Clients) -> float:
-        made[0] = rig.schedule()
+        provoke(rig)
         if not wait_for(lambda: len(shots(rig)) > fired[0], _REACHED_S):
             raise NotReached(f"no scheduler passed {fault}")
         rig.arm(schedulers)
@@ -198,11 +216,6 @@ def kill_in_schedule(fault: Fault) -> Row:
             if not rig.stack.process(name).running():
                 rig.replace(name)
         return float(max(shot["at"] for shot in shots(rig)))
-
-    def check(rig: Rig) -> list[str]:
-        wait_for(lambda: rig.scheduled(made[0]), _REACHED_S)
-        jobs = rig.scheduled(made[0])
-        return [] if len(jobs) == 1 else [f"{len(jobs)} jobs for one time of the schedule {made[0]}"]
 
     def after(rig: Rig) -> None:
         rig.arm(schedulers)
