@@ -20,7 +20,7 @@ from dualtrack.faults import Fault, point
 from dualtrack.settings import DatabaseSettings
 
 _LOG: Final = logging.getLogger(__name__)
-_IDLE_MS: Final = 30_000
+_IDLE_MS: Final = 5_000
 _LOCK_MS: Final = 10_000
 _open: Final = threading.local()
 

@@ -178,6 +178,10 @@ class Rig:
         finally:
             os.kill(pid, signal.SIGCONT)
 
+    def thaw(self, name: str) -> None:
+        """Let a process go on that stopped itself at a fault point."""
+        os.kill(self.stack.process(name).pid, signal.SIGCONT)
+
     def cut_broker(self) -> int:
         """Close every connection to the broker from its side; how many."""
         connections = self.rabbitmq.api("GET", "connections")

@@ -17,6 +17,7 @@ KILLED_S: Final = 2.0
 LEASE_S: Final = PlatformLimits().lease_s
 """Recovery where nobody tells: a lease, as the platform's defaults have it."""
 _TICK_S: Final = 1.0
+_THAW_S: Final = 4.0
 _REACHED_S: Final = 60.0
 _DYING_S: Final = 0.5
 _PER_JOB: Final = 4
@@ -103,11 +104,34 @@ def frozen(name: str) -> Row:
         _under_way(clients)
         began = time.time()
         with rig.frozen(name):
-            wait_for(clients.done, LEASE_S + 4)
+            wait_for(clients.done, LEASE_S + _THAW_S)
         return began
 
     what = f"{name}: SIGSTOP past its lease, then SIGCONT"
     return Row(f"freeze-{name}", what, inject, LEASE_S + _TICK_S, after=Rig.wait_ready)
+
+
+def frozen_at(name: str, fault: Fault) -> Row:
+    """As `frozen`, but in the middle of a transaction, with a job's row locked."""
+    fired: list[int] = [0]
+
+    def before(rig: Rig) -> None:
+        fired[0] = len(rig.stack.fired(name))
+        rig.arm((name,), Rule(fault, Action.STOP, skip=3))
+
+    def inject(rig: Rig, clients: Clients) -> float:
+        if not wait_for(lambda: len(rig.stack.fired(name)) > fired[0] or clients.done(), _REACHED_S) or clients.done():
+            raise NotReached(f"{name} did not pass {fault}")
+        wait_for(clients.done, LEASE_S + _THAW_S)
+        rig.thaw(name)
+        return float(rig.stack.fired(name)[fired[0]]["at"])
+
+    def after(rig: Rig) -> None:
+        rig.arm((name,))
+        rig.wait_ready()
+
+    what = f"{name}: SIGSTOP at {fault} past its lease, then SIGCONT"
+    return Row(f"freeze-{name}-{fault}", what, inject, LEASE_S + _TICK_S, before=before, after=after)
 
 
 def rings(name: str, what: str, action: Action, *, slow: bool, short: bool = False) -> Row:
