@@ -85,7 +85,7 @@ def kill(name: str, fault: Fault, *, skip: int, within_s: float = KILLED_S, shor
 
 
 def outage(name: str, what: str, begin: Callable[[Rig], None], end: Callable[[Rig], None], seconds: float, *, short: bool = False) -> Row:
-    """Something breaks for some seconds, and is back."""
+    """Something breaks for some seconds, and is back. Pauses between tries double, so recovery may take as long again besides a lease."""
 
     def inject(rig: Rig, clients: Clients) -> float:
         _under_way(clients)
@@ -94,7 +94,7 @@ def outage(name: str, what: str, begin: Callable[[Rig], None], end: Callable[[Ri
         end(rig)
         return time.time()
 
-    return Row(name, what, inject, LEASE_S, after=Rig.wait_ready, short=short)
+    return Row(name, what, inject, LEASE_S + seconds, after=Rig.wait_ready, short=short)
 
 
 def frozen(name: str) -> Row:
