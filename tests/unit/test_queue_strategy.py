@@ -84,6 +84,15 @@ def test_a_refused_message_is_rejected_and_not_acknowledged_with_others() -> Non
     assert sent == [("reject", 1, False), ("ack", 2, False)]
 
 
+def test_a_refused_message_is_not_acknowledged_with_later_ones_before_it_is_rejected() -> None:
+    loop, acknowledger, messages, sent = taken(3)
+    acknowledger.handled(messages[1])
+    acknowledger.handled(messages[2])
+    acknowledger.refused(messages[0])  # the others are acknowledged first
+    loop.turn()
+    assert sent == [("ack", 2, False), ("ack", 3, False), ("reject", 1, False)]
+
+
 def receiver(run: Callable[..., None]) -> tuple[Loop, Callable[..., None]]:
     loop = Loop()
     pool = SimpleNamespace(apply_async=lambda act, arguments: act(*arguments))

@@ -75,9 +75,13 @@ class Acknowledger:
 
     def refused(self, message: Any) -> None:  # noqa: ANN401 - kombu's message
         """It goes to the dead letters. From any thread."""
+        self._soon(lambda: self._reject(message))
+
+    def _reject(self, message: Any) -> None:  # noqa: ANN401 - kombu's message
+        # Open until the broker is told, or acknowledging those after it in one go would acknowledge it too.
         with self._lock:
             del self._open[message.delivery_tag]
-        self._soon(lambda: message.reject_log_error(_LOG, self._errors))
+        message.reject_log_error(_LOG, self._errors)
 
     def _flush(self) -> None:
         with self._lock:
