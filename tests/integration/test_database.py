@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select as io
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -301,7 +302,7 @@ def test_renewing_extends_leases_and_tells_what_is_lost_or_stopped(database: Dat
         jobs.change(tx, stopped, {"stopping": "cancelled"})
         jobs.change(tx, lost, {"attempt": 7})
     with database.transaction() as tx:
-        assert claims.renew(tx, "jobs", [(kept, 1), (stopped, 1), (lost, 1)], LIMITS) == {kept: False, stopped: True}
+        assert claims.renew(tx, "jobs", [(kept, 1), (stopped, 1), (lost, 1)], LIMITS) == {(kept, 1): False, (stopped, 1): True}
 
 
 def test_renewing_does_not_wait_for_a_row_somebody_is_changing(database: Database, presence: Presence) -> None:
@@ -312,7 +313,7 @@ def test_renewing_does_not_wait_for_a_row_somebody_is_changing(database: Databas
         jobs.get(holder, job_id, lock=True)
         with database.transaction() as tx:
             tx.connection.execute(text("SET LOCAL lock_timeout = '500ms'"))
-            assert claims.renew(tx, "jobs", [(job_id, 1)], LIMITS) == {job_id: False}
+            assert claims.renew(tx, "jobs", [(job_id, 1)], LIMITS) == {(job_id, 1): False}
 
 
 def test_due_rows_are_rung_once_and_again_later_and_by_one_scheduler_only(database: Database) -> None:
@@ -470,4 +471,15 @@ def test_events_go_only_by_a_retention_rule(database: Database, statement: str) 
 def test_a_connection_that_is_cut_inside_a_transaction_is_one_clear_error(database: Database) -> None:
     with pytest.raises(DatabaseUnavailable), database.transaction() as tx:
         tx.connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+    database.check()
+
+
+def test_a_session_that_was_ended_for_idling_in_a_transaction_is_one_clear_error(database: Database) -> None:
+    with pytest.raises(DatabaseUnavailable), database.transaction() as tx:
+        jobs.progress(tx, "no job")
+        driver = tx.connection.connection.driver_connection
+        assert driver is not None
+        tx.connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 50"))
+        wait_for(lambda: bool(io.select([driver.fileno()], [], [], 0)[0]))
+        jobs.progress(tx, "no job")
     database.check()

@@ -112,8 +112,8 @@ def put_off(tx: Transaction, kind: Kind, row_id: str, pause_s: float) -> int | N
     return tries
 
 
-def renew(tx: Transaction, kind: Kind, held: list[tuple[str, int]], limits: PlatformLimits) -> dict[str, bool]:
-    """Extend the leases of (id, attempt); for each still ours, whether its job has been told to stop. A missing id is lost.
+def renew(tx: Transaction, kind: Kind, held: list[tuple[str, int]], limits: PlatformLimits) -> dict[tuple[str, int], bool]:
+    """Extend the leases of (id, attempt); for each still ours, whether its job has been told to stop. A missing one is lost.
 
     A row that another transaction is just changing keeps its lease as it is until the next beat: heartbeats never wait.
     """
@@ -122,10 +122,10 @@ def renew(tx: Transaction, kind: Kind, held: list[tuple[str, int]], limits: Plat
     free = select(table.c.id).where(ours).with_for_update(skip_locked=True)
     until = _NOW + timedelta(seconds=limits.lease_s)
     tx.connection.execute(update(table).where(table.c.id.in_(free)).values(lease_until=until, due_at=until))
-    statement = select(table.c.id, jobs.c.stopping).where(ours)
+    statement = select(table.c.id, table.c.attempt, jobs.c.stopping).where(ours)
     if kind == "calls":
         statement = statement.where(jobs.c.id == calls.c.job_id)
-    return {row.id: row.stopping is not None for row in tx.connection.execute(statement)}
+    return {(row.id, row.attempt): row.stopping is not None for row in tx.connection.execute(statement)}
 
 
 def free_orphans(tx: Transaction, kind: Kind) -> list[Row[Any]]:

@@ -26,7 +26,11 @@ _open: Final = threading.local()
 
 
 class Transaction:
-    """One open transaction and what has to happen once it is committed."""
+    """One open transaction and what has to happen once it is committed.
+
+    Attributes:
+        broken: once it is closed, whether the connection was lost.
+    """
 
     def __init__(self, engine: Engine) -> None:
         """Takes a connection out of the pool; `Database` gives it back."""
@@ -35,6 +39,7 @@ class Transaction:
         self._sqlalchemy: Connection | None = None
         self._cursor: psycopg.Cursor[Any] | None = None
         self._after: list[Callable[[], None]] = []
+        self.broken = False
 
     @property
     def connection(self) -> Connection:
@@ -65,7 +70,8 @@ class Transaction:
     def close(self) -> None:
         """Give the connection back, for `Database` only; what is not committed is rolled back."""
         driver = cast("psycopg.Connection[Any] | None", self._pooled.driver_connection)  # None once SQLAlchemy found it broken
-        if driver is not None and (driver.closed or driver.broken):
+        self.broken = driver is None or driver.closed or driver.broken
+        if driver is not None and self.broken:
             self._pooled.invalidate()
         if self._sqlalchemy is not None:
             self._sqlalchemy.close()
@@ -118,6 +124,10 @@ class Database:
             ) from error
         except DBAPIError as error:
             if error.connection_invalidated:
+                raise DatabaseUnavailable("The database broke the connection.") from error
+            raise
+        except psycopg.Error as error:  # to the driver, the end of a session that was idle for too long is no operational error
+            if transaction.broken:
                 raise DatabaseUnavailable("The database broke the connection.") from error
             raise
         point(Fault.COMMITTED)

@@ -162,8 +162,15 @@ def release(
 
 
 def charge(tx: Transaction, job_id: str, usage: Usage, *, key_id: str | None = None) -> bool:
-    """Add to what a live job has used, whoever owns it, and to what its key used today; False where it has ended: its sums are final."""
-    return _charged(tx, _CHARGE, _CHARGE_KEYED, _added(usage), usage, key_id, job_id) is not None
+    """Add to what a live job has used, whoever owns it, and to what its key used today.
+
+    False where it has ended: its sums are final, and only its key is charged.
+    """
+    if _charged(tx, _CHARGE, _CHARGE_KEYED, _added(usage), usage, key_id, job_id) is not None:
+        return True
+    if key_id is not None and usage:
+        tx.connection.execute(budgets.adding(key_id, budgets.shard_of(job_id), usage))
+    return False
 
 
 def _charged(
@@ -220,7 +227,7 @@ def change_returning_wait(tx: Transaction, job_id: str, values: Mapping[str, Any
 
 def end_wait(tx: Transaction, job_id: str, status: JobStatus, values: Mapping[str, Any]) -> None:
     """A waiting job (its row locked) goes on; its deadline moves by the time it waited."""
-    waited = func.now() - jobs.c.waiting_since
+    waited = func.clock_timestamp() - jobs.c.waiting_since
     over = {"status": status.value, "reason": None, "message": None, "waiting_since": None, "waiting_until": None, "not_before": None}
     change(tx, job_id, {**over, "deadline_at": jobs.c.deadline_at + waited, **values})
 

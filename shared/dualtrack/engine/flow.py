@@ -66,7 +66,7 @@ def wait(
     *,
     phase: Phase,
     message: str | None = None,
-    look_at: datetime | None = None,
+    look_at: datetime | Later | None = None,
 ) -> None:
     """Let a job (its row locked, nobody at work on it) wait, then go on with `phase`; nothing changes where it waits for this already.
 
@@ -88,7 +88,7 @@ def wait(
         "waiting_until": func.greatest(func.now() + timedelta(seconds=runtime.limits.waiting_s), approvals.last_expiry(job.id)),
     }
     if job.status is not JobStatus.WAITING:
-        values["waiting_since"] = NOW
+        values["waiting_since"] = func.clock_timestamp()  # not the transaction's beginning: it may have waited for the row lock since
     until = jobs.change_returning_wait(tx, job.id, values)
     notices.record(tx, job.id, NewEvent(EventType.JOB_WAITING, {"reason": reason.value, "message": text, "until": until.isoformat()}))
 
@@ -144,7 +144,8 @@ def _hold_back(tx: Transaction, runtime: Runtime, job: Job, wave: Sequence[Call]
     steps.take_back(tx, [call.id for call in wave if call.status is CallStatus.PENDING and call.due_at is not None])
     if job.hold is None or steps.running_alive(tx, job.id):
         return
-    short = budgets.shortage(tx, runtime.limits, job) if job.hold is Hold.BUDGET and job.status is not JobStatus.WAITING else None
+    held = job.hold is Hold.BUDGET and job.status is not JobStatus.WAITING
+    short = budgets.shortage(tx, runtime.limits, job) if held else None
     wait(
         tx,
         runtime,
@@ -152,7 +153,7 @@ def _hold_back(tx: Transaction, runtime: Runtime, job: Job, wave: Sequence[Call]
         _HELD_BY[job.hold],
         phase=Phase.EXECUTE if wave else Phase.PLAN,
         message=_OF_PARENT if job.hold is Hold.PARENT else budgets.advice(short, job) if short is not None else None,
-        look_at=short.until if short is not None else None,
+        look_at=short.until if short is not None else NOW if held else None,  # somebody may just have made room
     )
 
 

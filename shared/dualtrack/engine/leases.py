@@ -101,7 +101,7 @@ class Leases:
             with self._database.transaction(vital=True) as tx:
                 alive = claims.renew(tx, kind, sorted((lease.row_id, lease.attempt) for lease in mine), self._limits)
             for lease in mine:
-                stopping = alive.get(lease.row_id)
+                stopping = alive.get((lease.row_id, lease.attempt))
                 lease.lost = stopping is None
                 if stopping is not False:
                     lease.cancel.set()

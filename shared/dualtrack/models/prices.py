@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
+from dualtrack.domain.limits import LARGEST
 from dualtrack.domain.usage import Usage
 from dualtrack.settings import ModelSettings
 
@@ -51,4 +52,5 @@ def _listed_price(tokens: Usage, raw: Mapping[str, Any], model: str) -> Decimal:
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    """What a provider says, from nothing to what uses up every limit: whatever it says must fit into a column."""
+    return min(value, LARGEST["tokens"]) if isinstance(value, int) and value > 0 else 0

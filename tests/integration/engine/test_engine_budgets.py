@@ -13,14 +13,18 @@ from dualtrack.db import budgets, jobs, tenants
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import jobs as jobs_table
 from dualtrack.db.tables import key_usage
+from dualtrack.domain.budgets import Shortage
 from dualtrack.domain.errors import Conflict, DatabaseUnavailable, InvalidRequest
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus, Phase
 from dualtrack.domain.limits import LimitsChange, PlatformLimits
+from dualtrack.domain.reasons import Reason
 from dualtrack.domain.waiting import Hold
-from dualtrack.engine import ending, extension
+from dualtrack.engine import budgets as engine_budgets
+from dualtrack.engine import ending, extension, steering
 from dualtrack.engine.planner import Planner
 from dualtrack.engine.runtime import Runtime, WorkerRuntime
+from dualtrack.models.port import DecisionRequest
 from dualtrack.settings import DatabaseSettings
 from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.testing.stepper import Stepper
@@ -270,3 +274,39 @@ def test_a_job_that_waits_for_a_budget_for_too_long_expires(make: Make, database
     assert (stepper.job(job).status, stepper.job(job).reason) == (JobStatus.EXPIRED, "waited_too_long")
     with database.transaction() as tx, pytest.raises(Conflict):
         ending.request_stop(tx, jobs.get(tx, job.id, lock=True), JobStatus.CANCELLED, by="test")
+
+
+def test_a_decision_that_a_cancelled_job_was_waiting_for_counts_for_its_key(make: Make) -> None:
+    stop: list[Job] = []
+
+    def cancelled(_: DecisionRequest) -> None:
+        cancel(stepper, stop[0])
+
+    stepper = make(ScriptedModel([{**shell("true"), "input_tokens": 100, "output_tokens": 0}], on_decide=cancelled))
+    key_id = make_key(stepper)
+    stop.append(stepper.submit(key_id=key_id))
+    job = stepper.run(stop[0])
+    assert (job.status, job.usage.total_tokens) == (JobStatus.CANCELLED, 0)
+    assert used(stepper, key_id) == 100
+
+
+def test_room_that_somebody_makes_just_as_a_job_begins_to_wait_is_found(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    stepper = make([finish()])
+    found = [Shortage(Reason.LIMIT_TOKENS, "All is used."), None]
+    monkeypatch.setattr(engine_budgets, "shortage", lambda *_, **__: found.pop(0) if found else None)
+    job = stepper.submit()
+    stepper.ring()
+    assert stepper.job(job).status is JobStatus.WAITING
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+
+
+def test_a_wait_that_is_ended_by_a_transaction_begun_before_it_costs_no_time(make: Make, database: Database) -> None:
+    stepper = make([finish()])
+    job = stepper.submit()
+    before = stepper.job(job).deadline_at
+    with database.transaction() as late:
+        late.connection.execute(select(func.now()))
+        with database.transaction() as tx:
+            steering.pause(tx, stepper.runtime, jobs.get(tx, job.id, lock=True), by="test")
+        steering.resume(late, stepper.runtime, jobs.get(late, job.id, lock=True), by="test")
+    assert stepper.job(job).deadline_at >= before

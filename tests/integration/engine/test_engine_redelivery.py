@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
+from dualtrack.db import claims
 from dualtrack.db.idempotency import RequestKey
+from dualtrack.db.tables import jobs as jobs_table
 from dualtrack.domain.errors import DatabaseUnavailable
 from dualtrack.domain.job import JobSpec
 from dualtrack.domain.lifecycle import JobStatus
@@ -94,3 +97,16 @@ def test_a_commit_whose_answer_is_lost_is_neither_repeated_nor_charged_twice(mak
     assert types(stepper, job).count("step.decided") == 3
     assert "step.dropped" not in types(stepper, job)
     assert job.usage.total_tokens == sum(step.usage.total_tokens for step in stepper.steps(job))
+
+
+def test_a_claim_that_this_process_took_from_itself_is_lost_all_the_same(make: Make) -> None:
+    stepper = make([finish()])
+    job = stepper.submit()
+    database, key, limits = stepper.runtime.database, stepper.presence.key, stepper.runtime.limits
+    with database.transaction() as tx:
+        tx.connection.execute(update(jobs_table).values(attempt=1))
+        assert claims.claim(tx, "jobs", job.id, key, limits) is not None
+    with stepper.leases.hold("jobs", job.id, 1) as old, stepper.leases.hold("jobs", job.id, 2) as new:
+        stepper.leases.renew()
+        assert (old.lost, old.cancel.is_set()) == (True, True)
+        assert (new.lost, new.cancel.is_set()) == (False, False)
