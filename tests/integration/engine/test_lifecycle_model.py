@@ -1,7 +1,7 @@
 """The life of jobs against a simple model: whatever is asked, lost, doubled, crashed or frozen, in whatever order, statuses are those that
 the model allows, every promise holds all along, and in the end every job ends.
 
-A few hundred steps by default; `DUALTRACK_TEST_LIFECYCLE=1000` for so many examples.
+A few hundred steps by default; `TEST_LIFECYCLE=1000` for so many examples.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from dualtrack.testing.stepper import Stepper
 
 from .conftest import finish, shell
 
-EXAMPLES: Final = int(os.environ.get("DUALTRACK_TEST_LIFECYCLE", "12"))
+EXAMPLES: Final = int(os.environ.get("TEST_LIFECYCLE", "12"))
 STEPS: Final = 40
 EVERY: Final = 6
 """Steps from one look of the doctor to the next: it takes longer than most steps."""
@@ -322,6 +322,7 @@ def machine(database: Database, scratch: Path) -> Iterator[type[Lifecycle]]:
             yield Machine
 
 
+@pytest.mark.timeout(120 + 10 * EXAMPLES)
 def test_the_life_of_jobs_is_what_the_model_says(machine: type[Lifecycle]) -> None:
     bounded = settings(
         max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, database=None, derandomize=EXAMPLES < 100,
