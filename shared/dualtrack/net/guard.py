@@ -249,6 +249,6 @@ def _read(wire: _Wire, method: str, max_bytes: int) -> Response:
 
 
 def _reason(error: BaseException) -> str:
-    """What the system says, in a few words."""
+    """What the system says, in a few words. Some of it the server may have written: every character is one that can be kept and shown."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return str(text).splitlines()[0][:200].rstrip(".")
+    return "".join(mark if mark.isprintable() else "\ufffd" for mark in str(text).splitlines()[0][:200]).rstrip(".")

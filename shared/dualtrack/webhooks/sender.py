@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 from dualtrack import __version__
 from dualtrack.domain.errors import OutgoingError
 from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.text import storable
 from dualtrack.domain.webhook import Delivery, Webhook
 from dualtrack.net import guard
 from dualtrack.net.addresses import AllowList
@@ -63,12 +65,18 @@ def send(delivery: Delivery, webhook: Webhook, limits: PlatformLimits, allow: Al
         delivered=delivered,
         status=answer.status,
         error=None if delivered else f"The endpoint answered with status {answer.status}.",
-        answer=answer.body.decode(errors="replace").replace("\x00", "\ufffd"),
+        answer=storable(answer.body.decode(errors="replace")),
         latency_s=time.monotonic() - started,
-        retry_after_s=_seconds(answer.headers.get("retry-after", "")),
+        retry_after_s=_seconds(answer.headers.get("retry-after", ""), now),
     )
 
 
-def _seconds(text: str) -> float | None:
-    """`Retry-After` in seconds; one that gives a date is left to our own pauses."""
-    return float(text) if text.isascii() and text.isdigit() and len(text) < len("1000000") else None
+def _seconds(text: str, now: datetime) -> float | None:
+    """`Retry-After`, a number of seconds or a date, in seconds from `now`; None where it is neither."""
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return (until.replace(tzinfo=until.tzinfo or UTC) - now).total_seconds()

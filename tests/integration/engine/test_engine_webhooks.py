@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -209,6 +210,54 @@ def test_after_a_day_it_gives_up_and_can_be_sent_again(hooks: Hooks) -> None:
     hooks.send_all()
     again = hooks.log(webhook)[0]
     assert (again.id, again.status, again.tries, len(again.log)) == (delivery.id, DeliveryStatus.DELIVERED, 1, attempts + 2)
+
+
+def test_an_answer_that_is_no_http_counts_as_a_failed_attempt_whatever_it_holds(hooks: Hooks) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def answer() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(65536)
+                peer.sendall(b"\x00\xff\x1b lol\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        allow = AllowList.parse([f"127.0.0.1:{port}"])
+        deliverer = Deliverer(replace(hooks.runtime, allow=allow))
+        webhook = hooks.endpoint(f"http://127.0.0.1:{port}/")
+        hooks.ended()
+        assert deliverer.send_next()
+        deliverer.close()
+        thread.join(10)
+    (delivery,) = hooks.log(webhook)
+    assert (delivery.status, len(delivery.log)) == (DeliveryStatus.PENDING, 1)
+    assert delivery.log[0]["error"].startswith(f"127.0.0.1:{port} gave no answer that can be used: \ufffd")
+
+
+@pytest.mark.parametrize("wanted", ["9" * 400, "Wed, 21 Oct 2099 07:28:00 GMT"])
+def test_a_receiver_may_ask_for_a_pause_in_any_form_but_gets_four_hours_at_most(hooks: Hooks, wanted: str) -> None:
+    hooks.receiver.answer = lambda _: (503, b"", {"Retry-After": wanted})
+    webhook = hooks.endpoint()
+    hooks.ended()
+    assert hooks.send_all() == 1
+    hooks.time_passes(4 * 3600 - 60)
+    assert hooks.send_all() == 0
+    hooks.time_passes(120)
+    assert hooks.send_all() == 1
+    assert len(hooks.log(webhook)[0].log) == 2
+
+
+@pytest.mark.parametrize("wanted", ["-5", "soon", "", "Wed, 21 Oct 1999 07:28:00 GMT", "Wed, 99 Foo 2099 07:28:00 -0000"])
+def test_a_pause_that_means_nothing_is_our_own(hooks: Hooks, wanted: str) -> None:
+    hooks.receiver.answer = lambda _: (503, b"", {"Retry-After": wanted})
+    webhook = hooks.endpoint()
+    hooks.ended()
+    assert hooks.send_all() == 1
+    hooks.time_passes(60)
+    assert hooks.send_all() == 1
+    assert len(hooks.log(webhook)[0].log) == 2
 
 
 def test_410_disables_the_endpoint_and_ends_what_waits(hooks: Hooks) -> None:
