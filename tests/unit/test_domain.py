@@ -101,6 +101,12 @@ def test_storable_values_can_be_encoded_and_hold_no_nul(value: object) -> None:
     assert storable(kept) == kept
 
 
+def test_an_error_that_quotes_a_server_can_be_written_down_and_answered() -> None:
+    error = errors.InfrastructureError("The server says: \x00\ud800.")
+    assert (error.message, str(error)) == ("The server says: \ufffd\ufffd.",) * 2
+    assert pickle.loads(pickle.dumps(error)).message == error.message
+
+
 def all_errors(base: type[errors.DualtrackError]) -> list[type[errors.DualtrackError]]:
     return [base, *(found for cls in base.__subclasses__() for found in all_errors(cls))]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from dualtrack.domain.text import storable
 from dualtrack.domain.usage import Usage
 
 
@@ -22,7 +23,7 @@ class DualtrackError(Exception):
         code: stable, machine-readable; part of the API.
         retryable: the same call may succeed later without anybody changing anything.
         outage: somebody else's service is away or busy: retrying goes on for as long as the job may take.
-        message: one sentence for a person, saying what to do.
+        message: one sentence for a person, saying what to do. Always storable: it may quote a provider or a server, which say anything.
         param: the field that is at fault, as the caller named it (`limits.steps`), or None.
     """
 
@@ -31,8 +32,8 @@ class DualtrackError(Exception):
     outage: ClassVar[bool] = False
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message: str = storable(message)
+        super().__init__(self.message)
         self.param = param
 
     def __reduce__(self) -> tuple[Any, ...]:
