@@ -70,9 +70,17 @@ class Deliverer:
                 delivered=False, status=None, error=f"The endpoint is disabled: {webhook.disabled_reason}", answer="", latency_s=0
             )
         else:
-            outcome = send(delivery, webhook, self._runtime.limits, self._runtime.allow, now=at)
+            outcome = self._attempt(delivery, webhook, at)
             point(Fault.DELIVERY_SENT, delivery.id)
         self._record(delivery, webhook, outcome, at)
+
+    def _attempt(self, delivery: Delivery, webhook: Webhook, at: datetime) -> Outcome:
+        try:
+            return send(delivery, webhook, self._runtime.limits, self._runtime.allow, now=at)
+        except Exception as error:  # noqa: BLE001 - a fault of ours fails like any other attempt, or this one would be tried for ever
+            _LOG.exception("delivery %s", delivery.id, extra={"job_id": delivery.job_id})
+            text = f"{type(error).__name__} in the scheduler; see its log."
+            return Outcome(delivered=False, status=None, error=text, answer="", latency_s=0)
 
     def _record(self, delivery: Delivery, webhook: Webhook, outcome: Outcome, at: datetime) -> None:
         limits = self._runtime.limits
@@ -87,9 +95,9 @@ class Deliverer:
             if outcome.delivered:
                 kept = deliveries.finish(tx, delivery, DeliveryStatus.DELIVERED, entry)
             elif outcome.status == GONE or webhook.disabled_at is not None:
-                kept = deliveries.finish(tx, delivery, DeliveryStatus.FAILED, entry)
-                if outcome.status == GONE:
+                if outcome.status == GONE:  # first, since whoever removes an endpoint locks it before its deliveries
                     webhooks.disable(tx, webhook.id, "It answered 410 (gone).")
+                kept = deliveries.finish(tx, delivery, DeliveryStatus.FAILED, entry)
             else:
                 kept = deliveries.put_off(tx, delivery, pause(delivery.tries, limits, outcome.retry_after_s), entry, limits)
         if not kept:

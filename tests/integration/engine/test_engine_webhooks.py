@@ -22,6 +22,7 @@ from dualtrack.domain.ids import new_id
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.webhook import Delivery, DeliveryStatus, NoticeType, Webhook
+from dualtrack.engine import deliveries as engine_deliveries
 from dualtrack.engine import intake
 from dualtrack.engine.deliveries import Deliverer
 from dualtrack.engine.ending import end_job
@@ -398,3 +399,18 @@ def test_an_endpoint_that_is_removed_takes_its_deliveries_along(hooks: Hooks) ->
     assert hooks.send_all() == 0
     hooks.ended()
     assert hooks.log(webhook) == []
+
+
+def test_a_fault_of_ours_is_an_attempt_that_failed(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    webhook = hooks.endpoint()
+    hooks.ended()
+
+    def fails(*_: object, **__: object) -> None:
+        raise KeyError("nobody foresaw this")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine_deliveries, "send", fails)
+        assert hooks.deliverer.send_next()
+    (delivery,) = hooks.log(webhook)
+    assert (delivery.status, len(delivery.log)) == (DeliveryStatus.PENDING, 1)
+    assert "KeyError" in delivery.log[0]["error"]
