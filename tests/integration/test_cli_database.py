@@ -114,7 +114,7 @@ def test_garbage_is_counted_and_collected(run: Run, tmp_path: Path, monkeypatch:
     assert json.loads(run("gc", "--json").stdout)["objects"] == 0
     os.utime(lost, (1_000_000_000, 1_000_000_000))
     counted = run("gc", "--dry-run")
-    assert (counted.exit_code, counted.stdout) == (0, "1 objects (4 bytes) and 0 idempotency keys would be deleted.\n")
+    assert (counted.exit_code, counted.stdout) == (0, "1 objects (4 bytes), 0 idempotency keys and 0 deliveries would be deleted.\n")
     assert lost.exists()
     assert json.loads(run("gc", "--json").stdout)["bytes"] == 4
     assert not lost.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,7 +87,9 @@ def collect(
     session: Session,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
 ) -> None:
-    """Delete objects that nothing has referred to for a day, and idempotency keys older than 30 days, while the platform may be at work."""
+    """Delete what nobody will ask for, while the platform may be at work: objects that nothing has referred to for a day, idempotency keys
+    and deliveries of a tenant's webhooks older than 30 days.
+    """
     with backend.database(session) as database:
         from dualtrack.db.migrate import require_current
         from dualtrack.doctor.garbage import collect
@@ -94,8 +97,8 @@ def collect(
         require_current(database)
         found = collect(database, backend.objects(session), dry_run=dry_run)
     if session.as_json:
-        numbers = {"objects": found.objects, "bytes": found.bytes, "idempotency_keys": found.idempotency_keys}
-        session.out.document({"object": "garbage", "deleted": not dry_run, **numbers})
+        session.out.document({"object": "garbage", "deleted": not dry_run, **asdict(found)})
         return
     word = "would be deleted" if dry_run else "deleted"
-    session.out.text(f"{found.objects:,} objects ({found.bytes:,} bytes) and {found.idempotency_keys:,} idempotency keys {word}.")
+    rows = f"{found.idempotency_keys:,} idempotency keys and {found.deliveries:,} deliveries"
+    session.out.text(f"{found.objects:,} objects ({found.bytes:,} bytes), {rows} {word}.")

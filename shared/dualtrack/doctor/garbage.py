@@ -1,4 +1,4 @@
-"""Deleting what nothing refers to and nobody will ask for: objects of lost attempts, idempotency keys that are over.
+"""Deleting what nothing refers to and nobody will ask for: objects of lost attempts, idempotency keys that are over, old deliveries.
 
 Safe beside work under way. What an attempt relies on was put, or put again, within the last `FRESH_S` seconds (see `objects.blobs`) or is
 named by a recorded row; deleted is only what no row names and was last put `GARBAGE_S` seconds ago, looked at once more right before.
@@ -17,13 +17,19 @@ from sqlalchemy import text
 from dualtrack.db.engine import Database
 from dualtrack.doctor import objects, references
 from dualtrack.domain.errors import Conflict
-from dualtrack.domain.limits import GARBAGE_S, IDEMPOTENCY_S
+from dualtrack.domain.limits import DELIVERY_LOG_S, GARBAGE_S, IDEMPOTENCY_S
 from dualtrack.objects.port import ObjectStore
 
 _LOG: Final = logging.getLogger(__name__)
 BATCH: Final = 1000
 _EXACTNESS: Final = timedelta(seconds=2)
-_KEYS_SQL: Final = """FROM idempotency_keys WHERE created_at < now() - make_interval(secs => :age)"""
+_KEYS: Final = "idempotency_keys", "created_at < now() - make_interval(secs => :age)"
+# Those of a job's own webhook are as many as its events, and stay with them.
+_DELIVERIES: Final = (
+    "deliveries",
+    """finished_at < now() - make_interval(secs => :age)
+    AND webhook_id IN (SELECT id FROM webhooks WHERE job_id IS NULL)""",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,7 @@ class Collected:
     bytes: int
     """Of those objects together."""
     idempotency_keys: int
+    deliveries: int
 
 
 def collect(database: Database, store: ObjectStore, *, dry_run: bool) -> Collected:
@@ -44,7 +51,8 @@ def collect(database: Database, store: ObjectStore, *, dry_run: bool) -> Collect
         StorageUnavailable, DatabaseUnavailable: what was deleted until then stays deleted.
     """
     count, size = _objects(database, store, dry_run=dry_run)
-    return Collected(count, size, _idempotency_keys(database, dry_run=dry_run))
+    keys = _rows(database, *_KEYS, IDEMPOTENCY_S, dry_run=dry_run)
+    return Collected(count, size, keys, _rows(database, *_DELIVERIES, DELIVERY_LOG_S, dry_run=dry_run))
 
 
 def _objects(database: Database, store: ObjectStore, *, dry_run: bool) -> tuple[int, int]:
@@ -72,15 +80,16 @@ def _objects(database: Database, store: ObjectStore, *, dry_run: bool) -> tuple[
         return count, size
 
 
-def _idempotency_keys(database: Database, *, dry_run: bool) -> int:
-    parameters = {"age": IDEMPOTENCY_S}
+def _rows(database: Database, table: str, old: str, age_s: float, *, dry_run: bool) -> int:
+    """Delete the old rows of a table, in batches so that nobody waits for them; how many."""
+    parameters = {"age": age_s}
     if dry_run:
         with database.transaction() as tx:
-            return int(tx.connection.execute(text(f"SELECT count(*) {_KEYS_SQL}"), parameters).scalar_one())
+            return int(tx.connection.execute(text(f"SELECT count(*) FROM {table} WHERE {old}"), parameters).scalar_one())
     deleted = 0
     while True:
         with database.transaction() as tx:
-            statement = f"DELETE FROM idempotency_keys WHERE ctid IN (SELECT ctid {_KEYS_SQL} LIMIT {BATCH})"
+            statement = f"DELETE FROM {table} WHERE ctid IN (SELECT ctid FROM {table} WHERE {old} LIMIT {BATCH} FOR UPDATE SKIP LOCKED)"
             done = tx.connection.execute(text(statement), parameters).rowcount
         deleted += done
         if done < BATCH:

@@ -28,6 +28,8 @@ FRESH_S = GARBAGE_S / 4
 """An object that was last put longer ago is put again rather than relied upon, unless something recorded refers to it."""
 IDEMPOTENCY_S = 30 * 24 * 3600.0
 """Idempotency keys hold for at least this long."""
+DELIVERY_LOG_S = 30 * 24 * 3600.0
+"""A tenant's webhook keeps what became of its deliveries for at least this long."""
 SUSPECT_TRIES = 2
 """Claims without a record after which a row may be what kills its workers: from then on a process of its own works on it."""
 PRESENCE_RETURN_S = 6.0

@@ -6,17 +6,21 @@ import weakref
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select, text, update
 
+from dualtrack.db import webhooks
 from dualtrack.db.engine import Database
+from dualtrack.db.hook_tables import deliveries
 from dualtrack.db.tables import idempotency_keys, metadata
-from dualtrack.doctor import garbage
+from dualtrack.doctor import examination, garbage
 from dualtrack.doctor.garbage import Collected, collect
 from dualtrack.doctor.objects import examine_objects
 from dualtrack.domain.errors import Conflict
-from dualtrack.domain.limits import GARBAGE_S, IDEMPOTENCY_S
+from dualtrack.domain.limits import DELIVERY_LOG_S, GARBAGE_S, IDEMPOTENCY_S
+from dualtrack.domain.webhook import NoticeType
 from dualtrack.objects import blobs
 from dualtrack.testing.objects import MemoryStore
+from dualtrack.webhooks.signature import new_secret
 
 from .conftest import Make, finish, python, shell
 
@@ -38,10 +42,10 @@ def test_only_what_nothing_refers_to_goes(make: Make, database: Database, store:
     for key, size in lost.items():
         store.put(key, b"x" * size)
     store.put("elsewhere/x", b"not ours")
-    assert collect(database, store, dry_run=False) == Collected(0, 0, 0)  # too young
+    assert collect(database, store, dry_run=False) == Collected(0, 0, 0, 0)  # too young
     age(store)
-    assert collect(database, store, dry_run=True) == Collected(2, 7, 0)
-    assert collect(database, store, dry_run=False) == Collected(2, 7, 0)
+    assert collect(database, store, dry_run=True) == Collected(2, 7, 0, 0)
+    assert collect(database, store, dry_run=False) == Collected(2, 7, 0, 0)
     assert {found.key for found in store.stored("")} == kept | {"elsewhere/x"}
     assert all(finding.holds for finding in examine_objects(database, store))
 
@@ -130,3 +134,23 @@ def test_every_column_that_names_an_object_is_looked_at() -> None:
     assert named == {
         "files.blob_key", "artifacts.blob_key", "calls.observation_key", "jobs.workspace", "jobs.first_workspace", "calls.workspace",
     }  # fmt: skip
+
+
+def test_old_deliveries_of_a_tenants_webhook_go_and_those_of_a_jobs_own_stay(make: Make, database: Database, store: MemoryStore) -> None:
+    stepper = make([finish(), finish(), finish()])
+    own = {"url": "http://93.184.215.14/own", "events": ["job.succeeded"]}
+    with database.transaction() as tx:
+        kinds = [NoticeType.JOB_SUCCEEDED]
+        webhooks.add(tx, webhook_id="wh_tenant", tenant_id=stepper.tenant_id, url="http://93.184.215.14/", events=kinds, secret=new_secret())
+    old, waiting, new = (stepper.run(stepper.submit(webhook=own)) for _ in range(3))
+    with database.transaction() as tx:
+        over = update(deliveries).values(status="delivered", due_at=None)
+        ago = func.now() - timedelta(seconds=DELIVERY_LOG_S + 60)
+        tx.connection.execute(over.values(finished_at=ago).where(deliveries.c.job_id == old.id))
+        tx.connection.execute(over.values(finished_at=func.now()).where(deliveries.c.job_id == new.id))
+    assert collect(database, store, dry_run=True).deliveries == 1
+    assert collect(database, store, dry_run=False).deliveries == 1
+    with database.transaction() as tx:
+        left = tx.connection.execute(select(deliveries.c.job_id)).scalars().all()
+    assert sorted(left) == sorted([old.id, waiting.id, waiting.id, new.id, new.id])
+    assert all(finding.holds for finding in examination.examine(database))
