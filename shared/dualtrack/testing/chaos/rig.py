@@ -115,6 +115,12 @@ class Rig:
         self.stack.kill(name)
         self.start(name, **environment)
 
+    def revive(self) -> None:
+        """Start again what has ended by itself (a worker that found no database at its start), as an orchestrator does."""
+        for name in NAMES:
+            if not self.stack.process(name).running():
+                self.replace(name)
+
     def wait_ready(self) -> None:
         """Return once all processes serve or consume."""
         self.stack.wait_ready()

@@ -24,8 +24,8 @@ _AT_ONCE: Final = 4
 _THINKING_S: Final = 0.8
 _SECONDS_A_JOB: Final = 5.0
 _STRIKES: Final = 400
-WAITED_OUT_S: Final = 60.0
-"""Recovery after a series of faults: a pause after failures may have grown to its longest (`limits.backoff_max_s`)."""
+WAITED_OUT_S: Final = 120.0
+"""Longest silence of a job under a series of faults: the pause after failures may have grown to a minute, and be broken off once more."""
 _STEPS: Final = (5, 8)
 _FEW_STEPS: Final = (4, 4)
 
@@ -42,7 +42,7 @@ def run_row(rig: Rig, row: Row, *, seed: int, jobs: int = JOBS) -> Result:
         clients.start()
         since = row.inject(rig, clients)
     except (NotReached, ServerFailed) as error:
-        broken.append(f"not proved: {error}")
+        broken.append(f"not proved: {_first_line(error)}")
     records = clients.finish()
     _await_webhooks(rig, records)
     verdict = judge.judge(records, rig.effects())
@@ -50,7 +50,7 @@ def run_row(rig: Rig, row: Row, *, seed: int, jobs: int = JOBS) -> Result:
     try:
         row.after(rig)
     except ServerFailed as error:
-        broken.append(f"the stack did not come back: {error}")
+        broken.append(f"the stack did not come back: {_first_line(error)}")
     broken += [*row.check(rig), *rig.doctor(objects=False)]
     return Result(row.name, row.what, verdict, recovery, row.within_s, time.monotonic() - began, broken)
 
@@ -68,23 +68,29 @@ def run_random(rig: Rig, *, seed: int, jobs: int, steps: tuple[int, int], say: C
     clients = rig.clients(plans, deadline_s=STUCK_S + jobs * _SECONDS_A_JOB, at_once=max(_AT_ONCE, jobs // 6))
     broken: list[str] = []
     clients.start()
-    struck, since = 0, time.time()
+    struck, since = 0, time.time()  # silences count from the first fault, not from the last
     for what in plan_strikes(seed, _STRIKES):
         if clients.done():
             break
         try:
             strike(rig, what, clients.done)
         except ServerFailed as error:
-            broken.append(f"not proved: {what}: {error}")
-        struck, since = struck + 1, time.time()
+            broken.append(f"not proved: {what}: {_first_line(error)}")
+        rig.revive()
+        struck += 1
         say(f"{time.monotonic() - began:6.0f} s  {clients.ended():4} of {jobs} jobs ended  {what}")
     records = clients.finish()
     try:
         rig.wait_ready()
     except ServerFailed as error:
-        broken.append(f"the stack did not come back: {error}")
+        broken.append(f"the stack did not come back: {_first_line(error)}")
     _await_webhooks(rig, records)
     verdict = judge.judge(records, rig.effects())
     broken += rig.doctor(objects=True)
     about = f"{struck} random faults, seed {seed}, jobs of {steps[0]} to {steps[1]} steps"
     return Result("random", about, verdict, judge.recovery(records, since), WAITED_OUT_S, time.monotonic() - began, broken)
+
+
+def _first_line(error: Exception) -> str:
+    """What happened, without the log that a failed server's error ends with."""
+    return str(error).partition("\n")[0]
