@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind
 from dualtrack.db import claims, events, jobs, messages, steps
 from dualtrack.db.engine import Transaction
 from dualtrack.db.prepared import NOW, Later
-from dualtrack.db.rows import AnyRow, job_of
+from dualtrack.db.rows import job_of
 from dualtrack.domain.errors import (
     ContextTooLong,
     DatabaseUnavailable,
@@ -24,18 +24,18 @@ from dualtrack.domain.errors import (
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus, Phase
-from dualtrack.domain.policies import backoff, gives_up, is_stuck
+from dualtrack.domain.policies import backoff, gives_up
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Step
 from dualtrack.domain.text import storable
 from dualtrack.domain.usage import Usage
-from dualtrack.domain.waiting import Hold
-from dualtrack.engine import approvals, budgets, children, compaction, doorbells, flow, steering, stumbles
+from dualtrack.engine import approvals, children, compaction, doorbells, flow, steering, stumbles
 from dualtrack.engine.asking import Asking
 from dualtrack.engine.compaction import Compactor
-from dualtrack.engine.context import decision_request, verified
+from dualtrack.engine.context import decision_request
 from dualtrack.engine.decisions import DecisionReader, Outline, put_off
 from dualtrack.engine.ending import end_job, finish_stop, usage_data
+from dualtrack.engine.gate import Gate
 from dualtrack.engine.history import History
 from dualtrack.engine.leases import Lease
 from dualtrack.engine.recording import persistently
@@ -60,6 +60,7 @@ class Planner:
         self._gateway = gateway
         self._reader = DecisionReader(worker.base.registry, worker.base.limits, worker.base.policies)
         self._compactor = Compactor(worker.base, gateway)
+        self._gate = Gate(worker.base)
         limits = worker.base.limits
         self._history = History(most_chars=limits.history_chars, last=limits.same_failure)
 
@@ -114,70 +115,10 @@ class Planner:
             history = self._history.read(tx, job)
             written = messages.page(tx, job.id) if job.messages else []
             found = None
-            if not self._ended(tx, job, history, row, unanswered=steering.unanswered(job, written)):
+            if not self._gate.closed(tx, job, history, row, unanswered=steering.unanswered(job, written)):
                 found = job, history, steering.take(tx, job, written)
             point(Fault.PLANNER_CLAIM, job.id)
             return found
-
-    def _ended(self, tx: Transaction, job: Job, history: Sequence[Step], claim: AnyRow, *, unanswered: bool) -> bool:
-        """End the claimed job, or let it wait, where it needs no further decision or may not have one.
-
-        `unanswered`: its user wrote since the last one.
-        """
-        if job.stopping is not None:
-            jobs.release(tx, job.id, job.attempt, {})
-            finish_stop(tx, job.id, job.stopping)
-            return True
-        if self._verified(tx, job, history, unanswered=unanswered):
-            return True
-        if job.hold is not None:
-            jobs.release(tx, job.id, job.attempt, {"tries": job.tries - 1})
-            flow.go_on(tx, self._runtime, jobs.get(tx, job.id))
-            return True
-        end: tuple[Reason, str] | None = None
-        if job.tries > self._runtime.limits.attempts:
-            end = (
-                Reason.ATTEMPTS_EXHAUSTED,
-                f"The next step was tried {job.tries - 1} times and whoever planned it died or froze each time.",
-            )
-        elif job.malformed >= self._runtime.limits.malformed_actions:
-            end = Reason.MALFORMED_ACTIONS, f"The model gave {job.malformed} answers in a row that are no action; try a stronger model."
-        elif not unanswered and is_stuck(_own(job, history), self._runtime.limits.same_failure):
-            failed = next(call for call in history[-1].calls if call.ok is False)
-            what = f"{verified(failed)!r}" if failed in history[-1].verifications else failed.tool
-            last = f": {failed.preview.strip()[:_SHOWN_CHARS]}" if failed.preview.strip() else "."
-            end = Reason.NO_PROGRESS, f"{what} failed the same way {self._runtime.limits.same_failure} times in a row{last}"
-        if end is None:
-            return self._out_of_budget(tx, job, claim)
-        end_job(tx, job.id, JobStatus.FAILED, reason=end[0], message=end[1])
-        return True
-
-    def _out_of_budget(self, tx: Transaction, job: Job, claim: AnyRow) -> bool:
-        """Let the claimed job wait (or fail, where it wants that) when a limit leaves no room for another decision."""
-        short = budgets.shortage(tx, self._runtime.limits, job, key_limited=bool(claim.key_limited), time_over=claim.time_over)
-        if short is None:
-            return False
-        if not short.waits:
-            status = JobStatus.EXPIRED if short.reason is Reason.LIMIT_WALL_TIME else JobStatus.FAILED
-            end_job(tx, job.id, status, reason=short.reason, message=short.message)
-            return True
-        jobs.release(tx, job.id, job.attempt, {"tries": job.tries - 1})
-        flow.hold(tx, self._runtime, jobs.get(tx, job.id), Hold.BUDGET, by="planner")
-        return True
-
-    @staticmethod
-    def _verified(tx: Transaction, job: Job, history: Sequence[Step], *, unanswered: bool) -> bool:
-        """After what a `finish` set off (checks, outputs) has run: succeed when all of it passed and the user has not written meanwhile."""
-        if not history or history[-1].finish is None or not history[-1].verifications:
-            return False
-        failed = [verified(call) for call in history[-1].verifications if not call.ok]
-        if job.verified_step < job.step:
-            jobs.change(tx, job.id, {"verified_step": job.step})
-            events.append(tx, job.id, NewEvent(EventType.CHECKS_FINISHED, {"step": job.step, "passed": not failed, "failed": failed}))
-        if failed or unanswered:
-            return False
-        end_job(tx, job.id, JobStatus.SUCCEEDED, answer=str(history[-1].finish.arguments.get("answer", "")))
-        return True
 
     def _decide(self, job: Job, history: Sequence[Step], said: Said, asking: Asking, lease: Lease) -> None:
         request = decision_request(job, history, self._runtime.registry, said)
@@ -402,8 +343,3 @@ class Planner:
 
 def _dropped(job: Job, usage: Usage) -> NewEvent:
     return NewEvent(EventType.STEP_DROPPED, {"step": job.step + 1, "attempt": job.attempt, "usage": usage_data(usage)})
-
-
-def _own(job: Job, history: Sequence[Step]) -> list[Step]:
-    """The steps that this job decided itself: a fork is not stuck where it begins."""
-    return [step for step in history if step.number > (job.forked_step or 0)]

@@ -141,7 +141,9 @@ def test_old_deliveries_of_a_tenants_webhook_go_and_those_of_a_jobs_own_stay(mak
     own = {"url": "http://93.184.215.14/own", "events": ["job.succeeded"]}
     with database.transaction() as tx:
         kinds = [NoticeType.JOB_SUCCEEDED]
-        webhooks.add(tx, webhook_id="wh_tenant", tenant_id=stepper.tenant_id, url="http://93.184.215.14/", events=kinds, secret=new_secret())
+        webhooks.add(
+            tx, webhook_id="wh_tenant", tenant_id=stepper.tenant_id, url="http://93.184.215.14/", events=kinds, secret=new_secret()
+        )
     old, waiting, new = (stepper.run(stepper.submit(webhook=own)) for _ in range(3))
     with database.transaction() as tx:
         over = update(deliveries).values(status="delivered", due_at=None)

@@ -53,7 +53,7 @@ def fails(*_: Any, **__: Any) -> Any:
 def test_a_job_that_no_planner_can_claim_ends(make: Make, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     stepper = make([shell("true"), finish()], attempts=3)
     job = stepper.submit()
-    monkeypatch.setattr(stepper.planner, "_ended", fails)
+    monkeypatch.setattr(stepper.planner._gate, "closed", fails)
     let_time_pass(stepper, 2)
     assert status(database, job.id) == ("queued", None)
     let_time_pass(stepper, 1)
@@ -65,7 +65,7 @@ def test_a_call_that_no_executor_can_claim_ends_its_job(make: Make, database: Da
     stepper = make([shell("true"), finish()], attempts=3)
     job = stepper.submit()
     assert stepper.ring()
-    monkeypatch.setattr(stepper.executor, "_refused", fails)
+    monkeypatch.setattr(stepper.executor, "_claim", fails)
     let_time_pass(stepper, 3)
     assert status(database, job.id) == ("failed", "internal_fault")
     with database.transaction() as tx:
@@ -76,7 +76,7 @@ def test_a_job_that_stumbled_goes_on_as_if_nothing_had_been(make: Make, monkeypa
     stepper = make([shell("true"), finish()], attempts=3)
     job = stepper.submit()
     with monkeypatch.context() as patched:
-        patched.setattr(stepper.planner, "_ended", fails)
+        patched.setattr(stepper.planner._gate, "closed", fails)
         let_time_pass(stepper, 2)
     assert stepper.run(job).status is JobStatus.SUCCEEDED
 
@@ -89,7 +89,7 @@ def test_a_database_that_is_away_is_no_stumble(make: Make, database: Database, m
         raise DatabaseUnavailable("it is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(stepper.planner, "_ended", away)
+        patched.setattr(stepper.planner._gate, "closed", away)
         with pytest.raises(DatabaseUnavailable):
             stepper.ring()
     assert stepper.run(job).status is JobStatus.SUCCEEDED
