@@ -8,16 +8,19 @@ the parent of everything done for the job; the span itself is exported by whoeve
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Final
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, DEFAULT_ON
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -46,10 +49,11 @@ class _IdGenerator(IdGenerator):
 def setup(service: str, settings: TelemetrySettings) -> Callable[[], None]:
     """Make this process export spans as `dualtrack-<service>`; the function given back flushes and stops.
 
-    Without an endpoint spans are made (logs carry their ids) but go nowhere.
+    Without an endpoint spans have ids, which logs carry, and record nothing.
     """
     resource = Resource.create({"service.name": f"dualtrack-{service}", "service.version": __version__})
-    provider = TracerProvider(resource=resource, id_generator=_IdGenerator())
+    sampler = DEFAULT_ON if settings.otlp_endpoint else ALWAYS_OFF
+    provider = TracerProvider(resource=resource, id_generator=_IdGenerator(), sampler=sampler)
     if settings.otlp_endpoint:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
@@ -60,7 +64,18 @@ def setup(service: str, settings: TelemetrySettings) -> Callable[[], None]:
 
 
 def _tracer() -> trace.Tracer:
-    return trace.get_tracer("dualtrack", __version__)
+    return _tracer_of(trace.get_tracer_provider())
+
+
+@functools.lru_cache(maxsize=1)
+def _tracer_of(provider: trace.TracerProvider) -> trace.Tracer:
+    return provider.get_tracer("dualtrack", __version__)
+
+
+@functools.lru_cache(maxsize=4096)
+def _context(parent: str) -> Context:
+    """A W3C traceparent as context; one job's is read again and again."""
+    return _PROPAGATOR.extract({"traceparent": parent})
 
 
 @contextlib.contextmanager
@@ -68,7 +83,7 @@ def span(
     name: str, *, parent: str | None = None, kind: SpanKind = SpanKind.INTERNAL, attributes: Attributes | None = None
 ) -> Iterator[Span]:
     """A span around a block; `parent` is a W3C traceparent, else the current span. An exception is recorded and marks it as failed."""
-    context = _PROPAGATOR.extract({"traceparent": parent}) if parent else None
+    context = _context(parent) if parent else None
     with _tracer().start_as_current_span(name, context=context, kind=kind, attributes=dict(attributes or {})) as opened:
         yield opened
 
