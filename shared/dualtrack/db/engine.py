@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import select
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
@@ -37,7 +37,7 @@ class Transaction:
         self._engine = engine
         self._pooled = engine.raw_connection()
         self._sqlalchemy: Connection | None = None
-        self._cursor: psycopg.Cursor[Any] | None = None
+        self._cursor: psycopg.RawCursor[Any] | None = None
         self._after: list[Callable[[], None]] = []
         self.broken = False
 
@@ -48,10 +48,10 @@ class Transaction:
             self._sqlalchemy = Connection(self._engine, connection=self._pooled)
         return self._sqlalchemy
 
-    def execute(self, sql: str, parameters: Mapping[str, Any]) -> psycopg.Cursor[Any]:
-        """Run SQL in the driver's own notation; the cursor, with named rows, is good until the next one."""
+    def execute(self, sql: bytes, parameters: Sequence[Any]) -> psycopg.Cursor[Any]:
+        """Run SQL with parameters `$1` and so on; the cursor, with named rows, is good until the next one."""
         if self._cursor is None:
-            self._cursor = self._driver.cursor(row_factory=namedtuple_row)
+            self._cursor = psycopg.RawCursor(self._driver, row_factory=namedtuple_row)
         return self._cursor.execute(sql, parameters)
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from psycopg import Cursor
 from psycopg.types.json import Jsonb
@@ -18,13 +18,14 @@ from sqlalchemy import JSON, BindParameter, ColumnElement, Interval, Table, bind
 from sqlalchemy import Update as UpdateStatement
 from sqlalchemy.dialects.postgresql import psycopg
 from sqlalchemy.sql.base import Executable
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.elements import ClauseElement
 from sqlalchemy.types import TypeEngine
 
 if TYPE_CHECKING:
     from dualtrack.db.engine import Transaction
 
-_DIALECT: Final = psycopg.dialect()  # type: ignore[no-untyped-call] # SQLAlchemy's dialects have no annotations
+_DIALECT: Final = psycopg.dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call] # SQLAlchemy's dialects have no annotations
 Values = Mapping[str, Any]
 
 
@@ -60,24 +61,33 @@ class Prepared:
 
     def __init__(self, build: Callable[[], Executable]) -> None:
         self._build = build
-        self._compiled: tuple[str, dict[str, Any], frozenset[str]] | None = None
+        self._compiled: _Compiled | None = None
 
     def run(self, tx: Transaction, values: Values) -> Cursor[Any]:
         """Run it; rows have the columns as attributes."""
-        sql, fixed, documents = self._compiled or self._compile()
+        sql, names, fixed, documents = self._compiled or self._compile()
         parameters = {**fixed, **values}
         for name in documents:
             parameters[name] = Jsonb(parameters[name])
-        return tx.execute(sql, parameters)
+        return tx.execute(sql, [parameters[name] for name in names])
 
-    def _compile(self) -> tuple[str, dict[str, Any], frozenset[str]]:
-        statement = self._build()
-        compiled = cast("ClauseElement", statement).compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
-        binds: Mapping[str, Any] = getattr(compiled, "binds", {})
+    def _compile(self) -> _Compiled:
+        compiled = cast("ClauseElement", self._build()).compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
+        assert isinstance(compiled, SQLCompiler)  # noqa: S101 - what SQLAlchemy makes of every statement that is no DDL
         fixed = {name: value for name, value in compiled.params.items() if value is not _SUPPLIED}
-        documents = frozenset(name for name, bind in binds.items() if isinstance(bind.type, JSON))
-        self._compiled = str(compiled), fixed, documents
+        documents = frozenset(name for name, bind in compiled.binds.items() if isinstance(bind.type, JSON))
+        self._compiled = _Compiled(str(compiled).encode(), tuple(compiled.positiontup or ()), fixed, documents)
         return self._compiled
+
+
+class _Compiled(NamedTuple):
+    sql: bytes
+    """With `$1`, `$2` …, so that nobody has to look for parameters in it again."""
+    names: tuple[str, ...]
+    """Of the parameters, in order."""
+    fixed: dict[str, Any]
+    documents: frozenset[str]
+    """Names of those that are JSON."""
 
 
 class Update:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
-from dualtrack.db import approvals, claims, events, jobs, steps
+from dualtrack.db import approvals, claims, events, jobs, shortcuts, steps
 from dualtrack.db.engine import Transaction, assert_no_transaction
 from dualtrack.db.prepared import Later
 from dualtrack.db.rows import call_of
@@ -33,7 +33,7 @@ from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
 from dualtrack.domain.text import storable
 from dualtrack.domain.tool import Effect, Observation
-from dualtrack.engine import flow, ledger, notices, observations, stumbles
+from dualtrack.engine import doorbells, flow, ledger, notices, observations, stumbles
 from dualtrack.engine.ending import end_job, finish_stop
 from dualtrack.engine.leases import Lease
 from dualtrack.engine.recording import persistently
@@ -96,31 +96,35 @@ class Executor:
     def _claim(self, call_id: str) -> tuple[Job, Call] | None:
         """The call and its job, claimed; None when there is nothing to run (any more)."""
         with self._runtime.database.transaction() as tx:
-            # Everybody locks the job before its calls, so no two transactions wait for each other.
-            job = jobs.get(tx, steps.call(tx, call_id).job_id, lock=True)
-            row = claims.claim(
-                tx, "calls", call_id, self._worker.presence.key, self._runtime.limits, suspects=self._worker.quarantine is None
-            )
-            if row is None:
-                return None
-            call = call_of(row)
-            if job.hold is not None and job.stopping is None:
-                steps.settle(tx, call.id, call.attempt, {"status": CallStatus.PENDING.value, "due_at": None, "tries": call.tries - 1})
-                flow.go_on(tx, self._runtime, job)
-                return None
-            if job.stopping is not None:
-                self._stop(tx, job, call)
-                return None
-            if ledger.in_doubt(call) and not ledger.resolve(tx, self._runtime, job, call):
-                return None
-            refused = self._refused(tx, call)
-            if refused is not None:
-                end_job(tx, job.id, JobStatus.FAILED, reason=refused[0], message=f"{call.tool} ({call.id}) {refused[1]}")
-                return None
-            data = {"call_id": call.id, "step": call.step, "tool": call.tool, "attempt": call.attempt}
-            events.append(tx, job.id, NewEvent(EventType.CALL_STARTED, data))
-            point(Fault.EXECUTOR_CLAIM, job.id)
-            return job, call
+            found = shortcuts.begin_call(tx, call_id, self._worker.presence.key, self._runtime.limits) or self._claim_generally(tx, call_id)
+            if found is not None:
+                point(Fault.EXECUTOR_CLAIM, found[0].id)
+            return found
+
+    def _claim_generally(self, tx: Transaction, call_id: str) -> tuple[Job, Call] | None:
+        """Claim the call, or see to what stands in its way."""
+        # Everybody locks the job before its calls, so no two transactions wait for each other.
+        job = jobs.get(tx, steps.call(tx, call_id).job_id, lock=True)
+        row = claims.claim(tx, "calls", call_id, self._worker.presence.key, self._runtime.limits, suspects=self._worker.quarantine is None)
+        if row is None:
+            return None
+        call = call_of(row)
+        if job.hold is not None and job.stopping is None:
+            steps.settle(tx, call.id, call.attempt, {"status": CallStatus.PENDING.value, "due_at": None, "tries": call.tries - 1})
+            flow.go_on(tx, self._runtime, job)
+            return None
+        if job.stopping is not None:
+            self._stop(tx, job, call)
+            return None
+        if ledger.in_doubt(call) and not ledger.resolve(tx, self._runtime, job, call):
+            return None
+        refused = self._refused(tx, call)
+        if refused is not None:
+            end_job(tx, job.id, JobStatus.FAILED, reason=refused[0], message=f"{call.tool} ({call.id}) {refused[1]}")
+            return None
+        data = {"call_id": call.id, "step": call.step, "tool": call.tool, "attempt": call.attempt}
+        events.append(tx, job.id, NewEvent(EventType.CALL_STARTED, data))
+        return job, call
 
     def _refused(self, tx: Transaction, call: Call) -> tuple[Reason, str] | None:
         """Why a claimed call must not run, for good."""
@@ -245,7 +249,17 @@ class Executor:
             "wall_s": round(done.wall_s, 3),
             "details": dict(done.result.details),
         }
+        changes_workspace = call.effect is Effect.WORKSPACE
+        if changes_workspace:
+            data["workspace"] = done.workspace
+        finished = NewEvent(EventType.CALL_FINISHED, data)
+        outcome = shortcuts.Outcome(observation.ok, preview, done.observation_key, data["details"], done.workspace, changes_workspace)
         with self._runtime.database.transaction() as tx:
+            tx.after_commit(lambda: point(Fault.EXECUTOR_RECORDED, job.id))
+            if not done.artifacts and shortcuts.finish_last_call(tx, call, outcome, finished, ring_s=self._runtime.limits.ring_s):
+                doorbells.plan_after_commit(tx, self._runtime, job)
+                point(Fault.EXECUTOR_RECORD, job.id)
+                return
             now = jobs.get(tx, job.id, lock=True)
             status = CallStatus.SUCCEEDED if observation.ok else CallStatus.FAILED
             values = {
@@ -255,12 +269,11 @@ class Executor:
                 "observation_key": done.observation_key,
                 "details": data["details"],
             }
-            if call.effect is Effect.WORKSPACE:
+            if changes_workspace:
                 values["workspace"] = done.workspace
             steps.settle(tx, call.id, call.attempt, values)
-            new = [NewEvent(EventType.CALL_FINISHED, data)]
-            if call.effect is Effect.WORKSPACE:
-                data["workspace"] = done.workspace
+            new = [finished]
+            if changes_workspace:
                 jobs.change(tx, job.id, {"workspace": done.workspace})
             room = self._runtime.limits.artifacts - steps.artifact_count(tx, job.id) if done.artifacts else 0
             for request, entry in done.artifacts[: max(room, 0)]:
@@ -269,7 +282,6 @@ class Executor:
                 shown = {key: artifact[key] for key in ("call_id", "name", "size", "sha256", "content_type")}
                 new.append(NewEvent(EventType.ARTIFACT_SAVED, {"artifact_id": artifact["id"], **shown}))
             notices.record(tx, job.id, *new)
-            tx.after_commit(lambda: point(Fault.EXECUTOR_RECORDED, job.id))
             flow.go_on(tx, self._runtime, now)
             point(Fault.EXECUTOR_RECORD, job.id)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from opentelemetry.trace import SpanKind
 
-from dualtrack.db import claims, events, jobs, messages, steps
+from dualtrack.db import claims, events, jobs, messages, shortcuts, steps
 from dualtrack.db.engine import Transaction
 from dualtrack.db.prepared import NOW, Later
 from dualtrack.db.rows import job_of
@@ -191,6 +191,9 @@ class Planner:
                 values["plan"] = outline.plan
             if outline.dispatch:
                 values |= {"phase": Phase.EXECUTE.value, "due_at": None}
+            tx.after_commit(lambda: point(Fault.PLANNER_RECORDED, job.id))
+            if self._recorded_at_once(tx, job, decision, thought, reflection, outline, values):
+                return
             wanted = jobs.release(tx, job.id, job.attempt, values, usage=decision.usage, key_id=job.key_id)
             if outline.finish is not None and wanted.messages > job.messages:
                 outline = put_off(outline)
@@ -213,9 +216,23 @@ class Planner:
             for ask in outline.asks:
                 call = steps.call(tx, ask.call_id)
                 approvals.request(tx, self._runtime, job, call, ask.kind, message=ask.message, expires_s=ask.expires_s)
-            tx.after_commit(lambda: point(Fault.PLANNER_RECORDED, job.id))
             self._hand_on(tx, job, outline, wanted)
             point(Fault.PLANNER_RECORD, job.id)
+
+    def _recorded_at_once(
+        self, tx: Transaction, job: Job, decision: Decision, thought: str, reflection: str, outline: Outline, values: Mapping[str, Any]
+    ) -> bool:
+        """Write down, in one statement, a decision that has calls for executors and nothing else of note; False where it is not so."""
+        if not outline.dispatch or outline.finish is not None or outline.asks or outline.delegates:
+            return False
+        decided = shortcuts.Decided(job.step + 1, thought, reflection, decision.model, decision.usage, decision.latency_s)
+        told, first = self._told(job, decision, thought, reflection, outline), outline.first_wave
+        ring_s = self._runtime.limits.ring_s
+        if not shortcuts.record_decision(tx, job, decided, values, outline.rows, told, first=first, ring_s=ring_s):
+            return False
+        doorbells.execute_after_commit(tx, self._runtime, first, job)
+        point(Fault.PLANNER_RECORD, job.id)
+        return True
 
     @staticmethod
     def _told(job: Job, decision: Decision, thought: str, reflection: str, outline: Outline) -> list[NewEvent]:
