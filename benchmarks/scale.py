@@ -15,6 +15,7 @@ import psutil  # type: ignore[import-untyped]
 from pydantic import SecretStr
 from sqlalchemy import text
 
+from benchmarks._systems import cpu_s
 from benchmarks._workers import InstantModel, InstantSandbox
 from dualtrack.db import events, jobs, migrate
 from dualtrack.db.engine import Database
@@ -28,6 +29,7 @@ from dualtrack.testing.stepper import Stepper
 
 _EVENTS_A_STEP = 3  # decided, call started, call finished
 _PAGE = 1000
+_PART = 1000
 _QUEUE_STEPS = 300
 _MIB = 1024 * 1024
 _COPY = text("""
@@ -48,15 +50,18 @@ def milliseconds(act: Callable[[], object], times: int = 1) -> float:
     return statistics.median(took)
 
 
-def run_job(stepper: Stepper, steps: int) -> tuple[Job, list[float]]:
-    """A job of that many steps, alone, and how long each took: planner and executor together, in milliseconds."""
+def run_job(stepper: Stepper, steps: int, cpu: Callable[[], float]) -> tuple[Job, list[float], list[float]]:
+    """A job of that many steps: how long each took, planner and executor together, and `cpu` after each thousand; milliseconds."""
     job = stepper.submit(f"{steps} steps", limits={"steps": min(steps + 1, 10_000), "tokens": 1_000_000_000})
     took: list[float] = []
+    used = [cpu()]
     while len(took) < steps:
         took.append(milliseconds(lambda: (stepper.ring(), stepper.ring())))
+        if len(took) % _PART == 0 or len(took) == steps:
+            used.append(cpu())
     while stepper.ring():
         pass
-    return job, took
+    return job, took, used
 
 
 def pages(database: Database, job: Job, last: int) -> tuple[float, float]:
@@ -99,31 +104,41 @@ def main() -> None:
             store = FolderStore(Path(folder) / "objects")
             stepper = Stepper(database, store, InstantModel(), InstantSandbox(), workdirs, limits)
             with stepper.present():
-                first, alone = run_job(stepper, _QUEUE_STEPS)
+
+                def cpu() -> float:
+                    return 1000 * (cpu_s([postgres.pid]) + float(sum(process.cpu_times()[:2])))
+
+                first, alone, alone_cpu = run_job(stepper, _QUEUE_STEPS, cpu)
                 few = looks(stepper)
                 with database.transaction() as tx:
                     tx.connection.execute(_COPY, {"job": first.id, "count": options.queued})
                     tx.connection.execute(text("ANALYZE jobs"))
-                _, among = run_job(stepper, _QUEUE_STEPS)
+                _, among, among_cpu = run_job(stepper, _QUEUE_STEPS, cpu)
                 many = looks(stepper)
                 before = process.memory_info().rss
                 steps = options.events // _EVENTS_A_STEP
-                job, took = run_job(stepper, steps)
+                job, took, used = run_job(stepper, steps, cpu)
                 after = process.memory_info().rss
                 early, late = pages(database, job, stepper.job(job).last_seq)
         database.close()
-    part = max(1, min(1000, steps // 3))
+    part = min(_PART, steps)
     begin, end = statistics.median(took[:part]), statistics.median(took[-part:])
     beside, between = statistics.median(alone), statistics.median(among)
+    cpu_alone, cpu_among = (used_[-1] - used_[0] for used_ in (alone_cpu, among_cpu))
+    cpu_begin, cpu_end = (used[1] - used[0]) / part, (used[-1] - used[-2]) / ((steps - 1) % _PART + 1)
     print(f"step p50, no other job / {options.queued} queued jobs       {beside:7.2f} {between:7.2f} ms")
+    print(f"  CPU of all processes                             {cpu_alone / _QUEUE_STEPS:7.2f} {cpu_among / _QUEUE_STEPS:7.2f} ms")
     for name, value in few.items():
         print(f"{name:<16} few / {options.queued} queued jobs            {value:7.2f} {many[name]:7.2f} ms")
     print(f"step p50, first / last {part} of {steps} steps        {begin:7.2f} {end:7.2f} ms")
+    print(f"  CPU of all processes                             {cpu_begin:7.2f} {cpu_end:7.2f} ms")
     print(f"page of {_PAGE} events, first / last                   {early:7.2f} {late:7.2f} ms")
     print(f"resident memory before / after the long job        {before / _MIB:7.1f} {after / _MIB:7.1f} MiB")
     ratios = {
         "step_among_queued_to_alone": round(between / beside, 2),
+        "step_cpu_among_queued_to_alone": round(cpu_among / cpu_alone, 2),
         "last_steps_to_first": round(end / begin, 2),
+        "last_steps_cpu_to_first": round(cpu_end / cpu_begin, 2),
         "last_page_to_first": round(late / early, 2),
         "memory_after_to_before": round(after / before, 2),
         **{f"{name.removesuffix('_ms')}_among_queued": round(many[name] / value, 2) for name, value in few.items()},
