@@ -15,7 +15,6 @@ from dualtrack.domain.errors import DatabaseUnavailable
 from dualtrack.domain.events import END_EVENTS
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
-from dualtrack.domain.tool import ProposedCall
 from dualtrack.engine.ending import usage_data
 from dualtrack.engine.history import History
 from dualtrack.models.actions import request_body
@@ -211,7 +210,7 @@ def test_a_decision_whose_commit_was_not_confirmed_is_paid_once(make: Make, monk
 def test_a_decision_that_can_not_be_written_is_in_an_event_whether_it_is_tried_again_or_not(make: Make) -> None:
     class Unwritable(ScriptedModel):
         def decide(self, request: DecisionRequest) -> Decision:
-            return replace(super().decide(request), calls=(ProposedCall("shell", {"command": "true", "timeout_s": float("nan")}),))
+            return replace(super().decide(request), latency_s=float("nan"))  # no number in JSON
 
     stepper = make(Unwritable([plan(0)]), attempts=2)
     job = stepper.run(stepper.submit())
