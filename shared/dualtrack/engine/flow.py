@@ -85,7 +85,7 @@ def wait(
         "due_at": None,
         "not_before": look_at,
         # No job is given up while somebody may still decide in time.
-        "waiting_until": func.greatest(func.now() + timedelta(seconds=runtime.limits.waiting_s), approvals.last_expiry(job.id)),
+        "waiting_until": func.greatest(func.clock_timestamp() + timedelta(seconds=runtime.limits.waiting_s), approvals.last_expiry(job.id)),
     }
     if job.status is not JobStatus.WAITING:
         values["waiting_since"] = func.clock_timestamp()  # not the transaction's beginning: it may have waited for the row lock since
