@@ -46,6 +46,7 @@ class KeyBudgets:
         self._shard = zlib.crc32(str(id(self)).encode()) % budgets.SHARDS
         self._writing = asyncio.Lock()
         self._flusher: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
 
     async def require(self, caller: Caller) -> None:
         """Raise `BudgetExceeded` where a key has used what it may in a day; `DatabaseUnavailable` where that can't be known.
@@ -77,10 +78,9 @@ class KeyBudgets:
 
     async def aclose(self) -> None:
         """Stop, and write what is left."""
+        self._stopping.set()
         if self._flusher is not None:
-            self._flusher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._flusher
+            await self._flusher  # not cancelled: a write under way would go on in its thread, and be done again
         await self.flush()
 
     async def flush(self) -> None:
@@ -103,8 +103,9 @@ class KeyBudgets:
                 self._unwritten = {}
 
     async def _flush_forever(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_S)
+        while not self._stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), FLUSH_S)
             try:
                 await self.flush()
             except Exception:  # noqa: BLE001 - one answer that can't be counted must not keep the others from it
