@@ -84,11 +84,11 @@ def _live(schedule_id: Any) -> Any:  # noqa: ANN401 - a column or a value
     return exists().where(run.c.schedule_id == schedule_id, run.c.job_id == jobs.c.id, jobs.c.finished_at.is_(None))
 
 
-def live_jobs(tx: Transaction, schedule_id: str, before: datetime) -> list[str]:
-    """Ids of live jobs of a schedule's times before that one."""
+def live_jobs(tx: Transaction, schedule_id: str, before: datetime, *, most: int) -> list[str]:
+    """Ids of live jobs of a schedule's times before that one, at most `most`: it may have been run by hand any number of times."""
     statement = select(jobs.c.id).join(schedule_runs, schedule_runs.c.job_id == jobs.c.id)
     mine = (schedule_runs.c.schedule_id == schedule_id) & (schedule_runs.c.tick_at < before)
-    return list(tx.connection.execute(statement.where(mine, jobs.c.finished_at.is_(None))).scalars())
+    return list(tx.connection.execute(statement.where(mine, jobs.c.finished_at.is_(None)).limit(most)).scalars())
 
 
 def queued(tx: Transaction, schedule_id: str) -> int:

@@ -182,6 +182,7 @@ class Planner:
             values: dict[str, Any] = {
                 "step": number,
                 "tries": 0,
+                "failures": 0,
                 "malformed": 0,
                 "rings": 0,
                 "context_tokens": decision.usage.total_tokens,
@@ -301,6 +302,7 @@ class Planner:
             values = {
                 "step": number,
                 "tries": 0,
+                "failures": 0,
                 "malformed": job.malformed + 1,
                 "rings": 0,
                 "context_tokens": error.usage.total_tokens,

@@ -102,7 +102,7 @@ def _tick(runtime: Runtime, schedule_id: str) -> bool:
 def _decide(tx: Transaction, runtime: Runtime, schedule: Schedule) -> tuple[RunOutcome, str | None]:
     """What becomes of a time whose job could be created."""
     waiting = schedules.queued(tx, schedule.id)
-    if schedule.overlap is Overlap.CANCEL or not (waiting or schedules.live_jobs(tx, schedule.id, clock.now(tx))):
+    if schedule.overlap is Overlap.CANCEL or not (waiting or schedules.live_jobs(tx, schedule.id, clock.now(tx), most=1)):
         return RunOutcome.STARTED, None
     if schedule.overlap is Overlap.SKIP:
         return RunOutcome.SKIPPED, _BUSY
@@ -118,7 +118,7 @@ def _start_queued(runtime: Runtime, schedule_id: str) -> bool:
     with runtime.database.transaction() as tx:
         schedule = schedules.claim(tx, schedule_id)
         tick = schedules.next_queued(tx, schedule_id)
-        if schedule is None or tick is None or schedule.spec != seen.spec or schedules.live_jobs(tx, schedule_id, clock.now(tx)):
+        if schedule is None or tick is None or schedule.spec != seen.spec or schedules.live_jobs(tx, schedule_id, clock.now(tx), most=1):
             return False
         if prepared is None:
             schedules.settle(tx, schedule_id, tick, RunOutcome.FAILED, job_id=None, message=failure)
@@ -152,8 +152,8 @@ def _cancel_earlier(runtime: Runtime, schedule_id: str, tick: datetime) -> bool:
     Only those before `tick`: the job of this same time may just have been created by another scheduler.
     """
     with runtime.database.transaction() as tx:
-        earlier = schedules.live_jobs(tx, schedule_id, tick)
-    told = True
+        earlier = schedules.live_jobs(tx, schedule_id, tick, most=claims.BATCH)
+    told = len(earlier) < claims.BATCH
     for job_id in earlier:
         with runtime.database.transaction() as tx:
             job = jobs.lock(tx, job_id)

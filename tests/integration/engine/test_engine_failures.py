@@ -302,3 +302,18 @@ def test_a_commit_whose_answer_was_lost_is_neither_repeated_nor_paid_twice(make:
     assert types(stepper, job).count("step.decided") == 2
     assert "step.dropped" not in types(stepper, job)
     assert ended.usage.total_tokens == sum(step.usage.total_tokens for step in stepper.steps(job))
+
+
+def test_failures_that_decisions_came_between_do_not_add_up(make: Make) -> None:
+    seen = []
+
+    def every_other_fails(_: DecisionRequest) -> None:
+        seen.append(1)
+        if len(seen) % 2:
+            raise KeyError("a fault of ours")
+
+    plan = {"tool": "update_plan", "arguments": {"steps": [{"title": "go on", "status": "pending"}]}}
+    stepper = make(ScriptedModel([plan, plan, plan, plan, finish()], on_decide=every_other_fails), attempts=3)
+    job = stepper.run(stepper.submit())
+    assert job.status is JobStatus.SUCCEEDED
+    assert types(stepper, job).count("step.retrying") == 5
