@@ -16,7 +16,6 @@ KILLED_S: Final = 2.0
 """Recovery after a kill that the broker or the database tells of at once."""
 LEASE_S: Final = PlatformLimits().lease_s
 """Recovery where nobody tells: a lease, as the platform's defaults have it."""
-_TICK_S: Final = 1.0
 _THAW_S: Final = 4.0
 _REACHED_S: Final = 60.0
 _DYING_S: Final = 0.5
@@ -108,7 +107,7 @@ def frozen(name: str) -> Row:
         return began
 
     what = f"{name}: SIGSTOP past its lease, then SIGCONT"
-    return Row(f"freeze-{name}", what, inject, LEASE_S + _TICK_S, after=Rig.wait_ready)
+    return Row(f"freeze-{name}", what, inject, LEASE_S + KILLED_S, after=Rig.wait_ready)
 
 
 def frozen_at(name: str, fault: Fault) -> Row:
@@ -131,7 +130,7 @@ def frozen_at(name: str, fault: Fault) -> Row:
         rig.wait_ready()
 
     what = f"{name}: SIGSTOP at {fault} past its lease, then SIGCONT"
-    return Row(f"freeze-{name}-{fault}", what, inject, LEASE_S + _TICK_S, before=before, after=after)
+    return Row(f"freeze-{name}-{fault}", what, inject, LEASE_S + KILLED_S, before=before, after=after)
 
 
 def rings(name: str, what: str, action: Action, *, slow: bool, short: bool = False) -> Row:
