@@ -191,3 +191,21 @@ def test_a_keys_day_is_limited_and_listed(run: Run, database: Database) -> None:
     for wrong in (("--day-cost", "much"), ("--day-cost", "-1"), ()):
         assert run("keys", "limit", caller.key_id, *wrong).exit_code == Exit.USAGE
     assert "There is no API key" in run("keys", "limit", "key_unknown", "--day-tokens", "7").stderr
+
+
+def test_a_key_is_taken_back(run: Run, database: Database) -> None:
+    run("migrate")
+    lost, kept = (run("keys", "create", name).stdout.strip() for name in ("lost", "kept"))
+    with database.transaction() as tx:
+        caller = tenants.caller(tx, lost)
+    assert caller is not None
+    result = run("keys", "revoke", caller.key_id)
+    assert (result.exit_code, result.stdout) == (0, f"{caller.key_id} is revoked.\n"), result.stderr
+    with database.transaction() as tx:
+        assert tenants.caller(tx, lost) is None
+        assert tenants.caller(tx, kept) is not None
+    assert [line.split("\t")[2] for line in run("keys", "list").stdout.splitlines()[1:]] == ["kept"]
+    for gone in (caller.key_id, "key_unknown"):
+        again = run("keys", "revoke", gone)
+        assert again.exit_code == Exit.API_ERROR
+        assert "no API key" in again.stderr

@@ -105,3 +105,25 @@ def test_what_is_no_expression_or_never_due_is_refused(wrong: str) -> None:
 def test_what_is_no_time_zone_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="no time zone"):
         cron.zone(wrong)
+
+
+@pytest.mark.parametrize("name", ["localtime", "posixrules", "Factory", "posix/Europe/Berlin", "right/UTC", "Mars/Olympus", "../UTC", ""])
+def test_a_zone_has_a_name_that_means_the_same_on_every_machine(name: str) -> None:
+    with pytest.raises(ValueError, match="IANA name"):
+        cron.zone(name)
+    assert cron.zone("Etc/GMT+3").key == "Etc/GMT+3"
+
+
+@pytest.mark.parametrize(
+    ("expression", "fault"),
+    [
+        ("60 * * * *", "'60' can't be the minute: 0 to 59"),
+        ("0 24 * * *", "'24' can't be the hour: 0 to 23"),
+        ("0 0 31 2 *", "'31' can't be the day-of-month: .* that the months have"),
+        ("0 0 1 FOO *", "'FOO' can't be the month: 1 to 12"),
+        ("0 0 * * L", "'L' can't be the day-of-week: 0 to 7"),
+    ],
+)
+def test_a_wrong_expression_is_told_with_the_field_and_what_it_may_hold(expression: str, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        cron.check(expression)

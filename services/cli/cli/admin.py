@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     command(group, "create")(create_key)
     command(group, "list")(budgets.list_keys)
     command(group, "limit")(budgets.limit_key)
+    command(group, "revoke")(revoke_key)
     app.add_typer(group, name="keys")
     command(app, "migrate")(migrate)
     command(app, "version")(version)
@@ -50,6 +51,22 @@ def create_key(
         return
     session.out.text(key)
     session.out.say("Keep it safe: only its hash is stored, so it can't be shown again.", "dim")
+
+
+def revoke_key(session: Session, key: budgets.KeyArgument) -> None:
+    """Revoke an API key: within 10 seconds it opens nothing any more. Its jobs and schedules go on."""
+    with backend.database(session) as database:
+        from dualtrack.db import tenants
+        from dualtrack.db.migrate import require_current
+
+        require_current(database)
+        with database.transaction() as tx:
+            tenants.revoke_key(tx, key)
+    if session.as_json:
+        session.out.document({"object": "api_key", "id": key, "revoked": True})
+        return
+    session.out.text(f"{key} is revoked.")
+    session.out.say("Refused within 10 seconds. Its jobs and schedules go on: cancel or remove them with another key of the tenant.", "dim")
 
 
 def migrate(session: Session) -> None:

@@ -46,7 +46,7 @@ class ScheduleSpec(_Closed):
     job: JobSpec = Field(description="What is submitted each time, as in `POST /v1/jobs`.")
     overlap: Overlap = Field(Overlap.SKIP, description=_OVERLAP)
     catch_up: CatchUp = Field(CatchUp.LATEST, description=_CATCH_UP)
-    paused: bool = Field(default=False, description=_PAUSED)
+    paused: bool = Field(default=False, strict=True, description=_PAUSED)
 
 
 class ScheduleChange(_Closed):
@@ -58,7 +58,7 @@ class ScheduleChange(_Closed):
     job: JobSpec | None = Field(None, description="All of the job's specification, in place of the one before.")
     overlap: Overlap | None = Field(None, description=_OVERLAP)
     catch_up: CatchUp | None = Field(None, description=_CATCH_UP)
-    paused: bool | None = Field(None, description=_PAUSED)
+    paused: bool | None = Field(None, strict=True, description=_PAUSED)
 
 
 class ScheduleView(BaseModel):

@@ -43,7 +43,9 @@ class WebhookChange(_Closed):
     url: WebhookUrl | None = Field(None, description=_URL)
     events: NoticeTypes | None = Field(None, description="What it is told of.")
     description: _Description | None = Field(None, description="For people.")
-    disabled: bool | None = Field(None, description="Whether it is told nothing. An endpoint that answers 410 is disabled by itself.")
+    disabled: bool | None = Field(
+        None, strict=True, description="Whether it is told nothing. An endpoint that answers 410 is disabled by itself."
+    )
 
 
 class WebhookRotation(_Closed):

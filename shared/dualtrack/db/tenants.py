@@ -7,11 +7,12 @@ import secrets
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import insert, or_, select
+from sqlalchemy import func, insert, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from dualtrack.db.engine import Transaction
 from dualtrack.db.tables import api_keys, tenants
+from dualtrack.domain.errors import NotFound
 from dualtrack.domain.ids import new_id
 
 KEY_PREFIX: Final = "dt_"
@@ -39,6 +40,17 @@ def create_key(tx: Transaction, tenant_id: str, name: str) -> str:
     key = KEY_PREFIX + secrets.token_urlsafe(32)
     tx.connection.execute(insert(api_keys).values(id=new_id("key"), tenant_id=tenant_id, name=name, prefix=key[:9], sha256=_digest(key)))
     return key
+
+
+def revoke_key(tx: Transaction, key_id: str) -> None:
+    """Let a key open nothing any more; routers that know it forget it within seconds. What it started goes on.
+
+    Raises:
+        NotFound: there is no such key, or it was revoked before.
+    """
+    live = (api_keys.c.id == key_id) & api_keys.c.revoked_at.is_(None)
+    if tx.connection.execute(update(api_keys).where(live).values(revoked_at=func.now())).rowcount == 0:
+        raise NotFound(f"There is no API key {key_id!r}, or it is revoked already.")
 
 
 def caller(tx: Transaction, key: str) -> Caller | None:

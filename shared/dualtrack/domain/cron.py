@@ -19,6 +19,16 @@ MISSED_MOST: Final = 1000
 """Missed times are counted up to this."""
 _FIELDS: Final = 5
 _ZONE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+/-]*")
+_OF_THIS_MACHINE: Final = re.compile(r"localtime|posixrules|Factory|(posix|right)/.*")
+"""Found among the system's zones, and no names of IANA's: they mean something else on another machine."""
+_VALUES: Final = {
+    "minute": "0 to 59",
+    "hour": "0 to 23",
+    "day-of-month": "1 to 31, or L for the last; and it must be one that the months have",
+    "month": "1 to 12, or JAN to DEC",
+    "day-of-week": "0 to 7 (0 and 7 are Sunday), or SUN to SAT; MON#1 is the first Monday, 5L the last Friday",
+}
+"""What each field may hold, in their order."""
 
 
 def zone(name: str) -> ZoneInfo:
@@ -28,7 +38,7 @@ def zone(name: str) -> ZoneInfo:
         ValueError: there is none.
     """
     try:
-        if _ZONE.fullmatch(name) is None:
+        if _ZONE.fullmatch(name) is None or _OF_THIS_MACHINE.fullmatch(name) is not None:
             raise ValueError(name)  # noqa: TRY301 - one answer to all that is no zone
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
@@ -56,8 +66,16 @@ def next_after(expression: str, timezone: str, after: datetime) -> datetime | No
     try:
         found = next(CronSim(expression, after.astimezone(zone(timezone))), None)
     except CronSimError as error:
-        raise ValueError(f"{str(error)[:1].lower()}{str(error)[1:]}") from error
+        raise ValueError(_fault(expression, str(error))) from error
     return None if found is None else found.astimezone(UTC)
+
+
+def _fault(expression: str, said: str) -> str:
+    """What is wrong with an expression of which cronsim said "Bad minute"."""
+    for name, text in zip(_VALUES, expression.split(), strict=False):
+        if said.endswith(name):
+            return f"{text!r} can't be the {name}: {_VALUES[name]}"
+    return f"{said[:1].lower()}{said[1:]}"
 
 
 def latest(expression: str, timezone: str, first: datetime, now: datetime) -> tuple[datetime, int]:

@@ -29,8 +29,8 @@ from dualtrack.engine.runtime import Runtime
 _HELD_BY: Final = {Hold.PAUSED: WaitReason.PAUSED, Hold.BUDGET: WaitReason.BUDGET, Hold.PARENT: WaitReason.PAUSED}
 _OF_PARENT: Final = "Its parent job is paused or waits for a budget; it goes on with it."
 _MESSAGES: Final = {
-    WaitReason.APPROVAL: "A call waits for approval; see the job's approvals.",
-    WaitReason.INPUT: "The agent asked a question; see the job's approvals.",
+    WaitReason.APPROVAL: "A call waits for a person: GET /v1/jobs/{id}/approvals, `dualtrack approvals list --job {id}`.",
+    WaitReason.INPUT: "The agent asked a question: GET /v1/jobs/{id}/approvals, `dualtrack approvals list --job {id}`.",
     WaitReason.BUDGET: "A limit is reached: extend it, or cancel the job.",
     WaitReason.PAUSED: "Paused on request; resume it to go on.",
 }
@@ -74,7 +74,7 @@ def wait(
     """
     if job.status is JobStatus.WAITING and job.reason == reason:
         return
-    text = message or _MESSAGES[reason]
+    text = message or _MESSAGES[reason].format(id=job.id)
     values: dict[str, Any] = {
         "status": JobStatus.WAITING.value,
         "phase": phase.value,

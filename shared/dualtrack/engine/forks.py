@@ -93,6 +93,8 @@ def fork(
     except ValidationError as error:
         fault = error.errors()[0]
         raise InvalidRequest(f"{fault['msg']}.", param=".".join(str(part) for part in fault["loc"])) from error
+    if step > source.step:
+        raise InvalidRequest(f"step: the last step of the job is {source.step}.", param="step")
     intake.check_spec(spec, runtime.registry, known_models, runtime.limits, runtime.policies)
     if spec.limits.steps <= step:
         raise InvalidRequest(
@@ -147,14 +149,12 @@ def _last_step(tx: Transaction, source: Job, step: int) -> Step | None:
     """The step to go on from; None for 0."""
     if step == 0:
         return None
-    found = steps.page(tx, source.id, after=step - 1, limit=1) if step <= source.step else []
-    if not found:
-        raise InvalidRequest(f"step: the job has {source.step} steps.", param="step")
-    if any(call.status not in CALL_TERMINAL for call in found[0].calls):
+    (found,) = steps.page(tx, source.id, after=step - 1, limit=1)
+    if any(call.status not in CALL_TERMINAL for call in found.calls):
         raise Conflict(f"Step {step} has not ended yet: its calls are still open. Fork from step {step - 1}, or wait.", param="step")
-    if cut_short(found[0]):
+    if cut_short(found):
         raise Conflict(f"Step {step} was cut short: not all of its calls were made. Fork from step {step - 1}.", param="step")
-    return found[0]
+    return found
 
 
 def _workspace(tx: Transaction, source: Job, step: int, prepared: intake.Prepared) -> str | None:

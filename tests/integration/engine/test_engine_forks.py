@@ -123,6 +123,7 @@ def test_what_was_changed_holds_and_the_rest_is_as_it_was(make: Make) -> None:
     ("step", "changes", "kind", "param"),
     [
         (5, {}, InvalidRequest, "step"),
+        (99, {}, InvalidRequest, "step"),
         (4, {}, InvalidRequest, "message"),
         (3, {"limits": {"steps": 3}}, InvalidRequest, "limits.steps"),
         (1, {"agent": {"model": "unknown"}}, InvalidRequest, "agent.model"),

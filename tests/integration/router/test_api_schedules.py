@@ -60,6 +60,7 @@ def test_making_can_be_repeated(client: httpx.Client) -> None:
         ({"job": {"instructions": "x", "inputs": [{"file_id": "file_1"}]}}, "not_found", "job.inputs.0.file_id"),
         ({"job": {"instructions": "x", "webhook": {"url": "http://10.0.0.1/"}}}, "address_refused", "job.webhook.url"),
         ({"name": "\x00"}, "invalid_request", "name"),
+        ({"paused": 1}, "invalid_request", "paused"),
     ],
 )
 def test_what_can_not_work_is_refused_at_once(client: httpx.Client, fields: dict[str, Any], code: str, param: str) -> None:

@@ -80,6 +80,7 @@ def test_changing_and_removing(client: httpx.Client) -> None:
     changed = client.patch(path, json={"url": URL + "2", "events": ["artifact.saved"], "description": "d"}).json()
     assert (changed["url"], changed["events"], changed["description"], changed["secret"]) == (URL + "2", ["artifact.saved"], "d", None)
     assert error(client.patch(path, json={"url": "http://10.0.0.1/"})) == (400, "address_refused", "url")
+    assert error(client.patch(path, json={"disabled": 1})) == (400, "invalid_request", "disabled")
     off = client.patch(path, json={"disabled": True}).json()
     assert (off["disabled"], off["disabled_reason"]) == (True, "Disabled on request.")
     assert client.patch(path, json={}).json() == off
