@@ -328,6 +328,14 @@ def test_submit_from_standard_input_under_a_key_of_its_own(router: _Router, run:
     assert len(set(keys)) == 2
 
 
+def test_a_job_whose_child_waits_for_somebody_says_so(router: _Router, run: Run) -> None:
+    router.on("GET /v1/jobs/job_1", {**_JOB, "status": "running", "agent": {"model": "deep", "tools": ["delegate"]}})
+    child = {**_JOB, "id": "job_2", "status": "waiting", "reason": "budget", "message": "Extend job_1."}
+    router.on("GET /v1/jobs", {"object": "list", "data": [child], "has_more": False})
+    assert "waits for     child job_2, waiting (budget): Extend job_1.\n" in run("jobs", "show", "job_1").stdout
+    assert dict(router.asked[-1].url.params) == {"parent_id": "job_1", "status": "waiting"}
+
+
 def test_outputs_are_sent_and_shown(router: _Router, run: Run, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("instructions: Write\noutputs: [a.md]\n")
     router.on("POST /v1/jobs", _JOB, 201)

@@ -27,8 +27,8 @@ def timestamp(text: object) -> str:
     return "" if found is None else found.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def show_job(out: Output, job: Mapping[str, Any]) -> None:
-    """All that a person wants to know of a job."""
+def show_job(out: Output, job: Mapping[str, Any], waiting_children: Sequence[Mapping[str, Any]] = ()) -> None:
+    """All that a person wants to know of a job, the children it waits for included, where these wait for somebody."""
     usage = job.get("usage")
     usage = usage if isinstance(usage, Mapping) else {}
     agent = job.get("agent")
@@ -45,6 +45,10 @@ def show_job(out: Output, job: Mapping[str, Any]) -> None:
             ("message", job.get("message")),
             ("held", job.get("hold") if job.get("status") != "waiting" else None),
             ("waits until", timestamp(waiting.get("until"))),
+            (
+                "waits for",
+                "\n".join(f"child {child.get('id')}, {status_line(child)}: {child.get('message')}" for child in waiting_children),
+            ),
             ("forked from", f"step {job.get('forked_step')} of {job.get('forked_from')}" if job.get("forked_from") else None),
             ("model", agent.get("model")),
             ("step", job.get("step")),

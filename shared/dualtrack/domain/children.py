@@ -27,7 +27,7 @@ def refusal(job: Job, arguments: Mapping[str, Any], limits: PlatformLimits) -> s
         child_spec(job, arguments, limits)
     except ValidationError as error:
         first = error.errors()[0]
-        return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+        return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg'].removeprefix('Value error, ')}"
     except InvalidPath as error:
         return f"inputs: {error.message}"
     return None

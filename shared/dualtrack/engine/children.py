@@ -94,7 +94,7 @@ def _outcome(runtime: Runtime, parent: Job, child: Job, call: Call) -> _Outcome:
                 raise
             ok, files, text = False, (), f"{text}\n\nIts files could not be taken over: {error.message}"
     if child.status is not JobStatus.SUCCEEDED:
-        files, text = (), f"The helper's job {child.status} ({child.reason}): {child.message or ''}\n\n{text}"
+        files, text = (), f"The helper's job ended: {child.status} ({child.reason}): {child.message or ''}\n\n{text}"
     text = text.strip()
     limit, key = runtime.limits.observation_chars, None
     if len(text) > limit:

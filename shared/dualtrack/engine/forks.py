@@ -92,7 +92,9 @@ def fork(
         spec = changed(source.spec, limits, changes)
     except ValidationError as error:
         fault = error.errors()[0]
-        raise InvalidRequest(f"{fault['msg']}.", param=".".join(str(part) for part in fault["loc"])) from error
+        raise InvalidRequest(
+            f"{fault['msg'].removeprefix('Value error, ')}.", param=".".join(str(part) for part in fault["loc"])
+        ) from error
     if step > source.step:
         raise InvalidRequest(f"step: the last step of the job is {source.step}.", param="step")
     intake.check_spec(spec, runtime.registry, known_models, runtime.limits, runtime.policies)
