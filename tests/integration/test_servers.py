@@ -200,6 +200,19 @@ def test_a_server_ends_with_the_test_run_that_was_killed(tmp_path: Path) -> None
     assert not tmp_path.exists()
 
 
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="there is no way to look at an ended process here without giving its id away")
+def test_the_id_of_a_process_that_ended_by_itself_is_kept_until_its_group_is_killed(tmp_path: Path) -> None:
+    process = ServerProcess("brief", ["/bin/sh", "-c", "exit 3"], log=tmp_path / "log", env={}, cwd=tmp_path)
+    deadline = time.monotonic() + 10
+    while process.running():
+        assert time.monotonic() < deadline
+    assert not process.running()
+    assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE  # else somebody else could have this id by now
+    process.kill()
+    assert not psutil.pid_exists(process.pid)
+    assert not process.running()
+
+
 def test_free_ports_are_distinct() -> None:
     ports = free_ports(20)
     assert len(set(ports)) == 20

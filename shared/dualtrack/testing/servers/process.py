@@ -81,7 +81,19 @@ class ServerProcess:
 
     def running(self) -> bool:
         """Whether it has not ended."""
-        return self._process.poll() is None
+        return self._ended() is None
+
+    def _ended(self) -> int | None:
+        """Its exit status, minus the signal's number where one ended it; None while it runs.
+
+        One that has ended is not reaped before `kill` or `stop`: its id, by which its group is killed then, would soon be somebody else's.
+        """
+        if self._process.returncode is not None or not hasattr(os, "waitid"):  # macOS has no waitid
+            return self._process.poll()
+        found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     @property
     def status(self) -> int | None:
@@ -93,7 +105,7 @@ class ServerProcess:
         deadline = time.monotonic() + timeout_s
         while not answers():
             if not self.running():
-                raise ServerFailed(f"{self.name} ended with status {self._process.returncode} while starting.\n{self.log_tail()}")
+                raise ServerFailed(f"{self.name} ended with status {self._ended()} while starting.\n{self.log_tail()}")
             if time.monotonic() > deadline:
                 raise ServerFailed(f"{self.name} did not answer within {timeout_s:.0f} s.\n{self.log_tail()}")
             time.sleep(_POLL_S)
