@@ -34,7 +34,7 @@ def main() -> int:
     with Rig() as rig:
         print(f"started in {time.monotonic() - began:.0f} s\n\n{terminal_head()}", flush=True)
         for row in rows:
-            results.append(run_row(rig, row, seed=options.seed, jobs=options.jobs))
+            results.append(run_row(rig, row, seed=options.seed, jobs=options.jobs, slack=options.slack))
             print(terminal_row(results[-1]), flush=True)
             if options.keep_logs and not results[-1].passed:
                 _keep_logs(rig, options.keep_logs / row.name)
@@ -65,6 +65,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="print the rows and end")
     parser.add_argument("--seed", type=int, default=1, help="of jobs and random faults (default 1)")
     parser.add_argument("--jobs", type=int, default=JOBS, help=f"jobs of each row (default {JOBS})")
+    parser.add_argument(
+        "--slack", type=float, default=1.0, metavar="TIMES", help="recovery may take so many times its limit (busy machines)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the table into this page, between its marks")
     parser.add_argument("--random", type=int, metavar="JOBS", help=f"jobs under random faults (default {LONG_JOBS}; {SHORT_JOBS} if short)")
