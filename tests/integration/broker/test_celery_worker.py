@@ -58,10 +58,10 @@ def test_a_cut_connection(workers: Workers) -> None:
     consumes_only_its_own_queue(workers)
     workers.wait(lambda: workers.count("end sleep-3") == workers.count("begin sleep-3"), "the message that came again is done with")
     # All threads are served again, not just some of them (celery#9512).
-    workers.ring("sleep-2-b", "sleep-2-c")
-    workers.wait(lambda: workers.count("begin sleep-2") == 2, "two tasks at once")
-    assert workers.count("end sleep-2") == 0
-    workers.wait(lambda: workers.count("end sleep-2") == 2, "their end")
+    workers.ring("sleep-8-b", "sleep-8-c")
+    workers.wait(lambda: workers.count("begin sleep-8") == 2, "two tasks at once")
+    assert workers.count("end sleep-8") == 0
+    workers.wait(lambda: workers.count("end sleep-8") == 2, "their end")
 
 
 @executor_only

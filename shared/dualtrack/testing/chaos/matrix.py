@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from dualtrack.faults import Action, Fault
@@ -9,6 +10,7 @@ from dualtrack.testing.chaos.row import (
     LEASE_S,
     Row,
     clock,
+    connections_shown,
     cut,
     frozen,
     frozen_at,
@@ -86,7 +88,7 @@ def matrix() -> list[Row]:
         outage("rabbitmq-stopped", "RabbitMQ: stopped for 5 s", lambda rig: rig.rabbitmq.stop(), lambda rig: rig.rabbitmq.start(), 5),
         outage("rabbitmq-restarted", "RabbitMQ: restarted", lambda rig: rig.rabbitmq.restart(), lambda rig: None, 0, short=True),
         outage("rabbitmq-killed", "RabbitMQ: kill -9, started again", lambda rig: rig.rabbitmq.kill(), lambda rig: rig.rabbitmq.start(), 0),
-        outage("rabbitmq-cut", "RabbitMQ: every connection cut", cut, lambda rig: None, 0, short=True),
+        replace(outage("rabbitmq-cut", "RabbitMQ: every connection cut", cut, lambda rig: None, 0, short=True), before=connections_shown),
         outage(
             "rabbitmq-disk-alarm",
             "RabbitMQ: disk alarm for 10 s",

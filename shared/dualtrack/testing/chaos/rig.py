@@ -188,6 +188,10 @@ class Rig:
         """Let a process go on that stopped itself at a fault point."""
         os.kill(self.stack.process(name).pid, signal.SIGCONT)
 
+    def broker_connections(self) -> int:
+        """How many connections the broker shows."""
+        return len(self.rabbitmq.api("GET", "connections"))
+
     def cut_broker(self) -> int:
         """Close every connection to the broker from its side; how many."""
         connections = self.rabbitmq.api("GET", "connections")

@@ -10,7 +10,7 @@ from typing import Any, Final
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.faults import Action, Fault, Rule
 from dualtrack.testing.chaos.clients import Clients
-from dualtrack.testing.chaos.rig import NAMES, Rig, wait_for, wrong_clock
+from dualtrack.testing.chaos.rig import NAMES, WORKERS, Rig, wait_for, wrong_clock
 
 KILLED_S: Final = 2.0
 """Recovery after a kill that the broker or the database tells of at once."""
@@ -191,6 +191,12 @@ def full(*, on: bool) -> Callable[[Rig], None]:
 def nothing(rig: Rig, clients: Clients) -> float:
     _under_way(clients)
     return time.time()
+
+
+def connections_shown(rig: Rig) -> None:
+    """The broker tells of a connection some seconds after it was made, such as those after a restart in the row before."""
+    if not wait_for(lambda: rig.broker_connections() >= len(WORKERS), _REACHED_S):
+        raise NotReached("the broker does not show the workers' connections")
 
 
 def cut(rig: Rig) -> None:
