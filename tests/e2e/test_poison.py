@@ -40,6 +40,13 @@ def executor_of(marker: str) -> psutil.Process | None:
     return None
 
 
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 class Executioner(threading.Thread):
     """Kills whichever process runs the poison, as a crash of it would; and starts the executor anew, as a supervisor does."""
 
@@ -56,7 +63,8 @@ class Executioner(threading.Thread):
             if found is not None:
                 self.killed.append(found.cmdline())
                 found.kill()
-                psutil.wait_procs([found], timeout=10)
+                while _alive(found):  # not waited for: that is up to whoever started it
+                    time.sleep(0.01)
             if not self._stack.process("executor").running():
                 self._stack.kill("executor")
                 self._stack.start("executor")

@@ -90,7 +90,10 @@ class ServerProcess:
         """
         if self._process.returncode is not None or not hasattr(os, "waitid"):  # macOS has no waitid
             return self._process.poll()
-        found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        try:
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # somebody else has waited for it
+            return self._process.poll()
         if found is None:
             return None
         return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
