@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final
-from urllib.parse import quote
 
 import typer
 
 from cli.arguments import essential
 from cli.job_view import timestamp
 from cli.outcome import UsageProblem
+from cli.request import own_key, path_of
 from cli.session import Session, command, read_stdin
 from cli.text import one_line, to_json
 
@@ -83,7 +82,7 @@ def list_approvals(
 
 def show(session: Session, approval_id: ApprovalId) -> None:
     """Show what is asked, and what was decided."""
-    approval = session.client.get(_path(approval_id))
+    approval = session.client.get(path_of("approvals", approval_id))
     if session.as_json:
         session.out.document(approval)
         return
@@ -155,7 +154,7 @@ def resolve(
 
 def _decide(session: Session, approval_id: str, what: str, body: Mapping[str, Any]) -> None:
     # A decision sent twice is taken once, so a broken connection may be tried again.
-    decided = session.client.post(f"{_path(approval_id)}/{what}", body, idempotency_key=str(uuid.uuid4()))
+    decided = session.client.post(f"{path_of('approvals', approval_id)}/{what}", body, idempotency_key=own_key())
     if session.as_json:
         session.out.document(decided)
     else:
@@ -170,10 +169,6 @@ def _what(approval: Mapping[str, Any]) -> str:
     arguments = edited if isinstance(edited, Mapping) else approval.get("arguments")
     tool = str(approval.get("tool"))
     return f"{tool} {essential(tool, arguments)}"
-
-
-def _path(approval_id: str) -> str:
-    return f"/v1/approvals/{quote(approval_id, safe='')}"
 
 
 def _text(given: str) -> str:

@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final
-from urllib.parse import quote
 
 import typer
 
 from cli.destination import STDOUT, descriptor, save
 from cli.download import safe_name, verified
 from cli.outcome import UsageProblem
+from cli.request import path_of
 from cli.session import Session, command
 from cli.text import size
 
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 def list_artifacts(session: Session, job_id: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job.")]) -> None:
     """List a job's artifacts."""
-    found = session.client.pages(f"/v1/jobs/{quote(job_id, safe='')}/artifacts")
+    found = session.client.pages(path_of("jobs", job_id) + "/artifacts")
     if session.as_json:
         session.out.document(found)
         return
@@ -56,7 +56,7 @@ def get(
     to_stdout = output is not None and (output == "-" or descriptor(output) == STDOUT)
     if to_stdout and session.as_json:
         raise UsageProblem(f"-o {output} and --json both want standard output: leave one out.")
-    path = f"/v1/artifacts/{quote(artifact_id, safe='')}"
+    path = path_of("artifacts", artifact_id)
     artifact = session.client.get(path)
     with session.client.download(f"{path}/content") as response:
         chunks = verified(response.iter_bytes(_CHUNK), str(artifact.get("sha256")))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from cli import backend
 from cli.job_view import status_line
 from cli.outcome import UsageProblem
+from cli.request import path_of
 from cli.session import Session
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="Id of the key, as `keys list` shows it.")]
@@ -30,7 +30,7 @@ def extend(
     limits = {name: value for name, value in given.items() if value is not None}
     if not limits:
         raise UsageProblem("Say what to raise: --max-steps, --max-tokens, --max-cost or --max-wall-time.")
-    job = session.client.post(f"/v1/jobs/{quote(job_id, safe='')}/extend", {"limits": limits})
+    job = session.client.post(path_of("jobs", job_id) + "/extend", {"limits": limits})
     if session.as_json:
         session.out.document(job)
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import hashlib
 import sys
-import uuid
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +16,7 @@ import typer
 from cli import budgets, steering
 from cli.job_view import show_job, show_steps, status_line, timestamp
 from cli.outcome import HELP, UsageProblem
+from cli.request import own_key, path_of
 from cli.session import Session, command, read_stdin
 from cli.spec import MAX_SPEC_BYTES, check, input_entry, merge, parse_input, parse_metadata, read_spec, require_key
 
@@ -118,7 +118,7 @@ def submit(
     body = merge(spec, {name: value for name, value in given.items() if value not in (None, {})})
     check(body, inputs)
     # A key of our own makes it safe to send the request again when the connection breaks before the answer.
-    request_key = idempotency_key or f"cli-{uuid.uuid4()}"
+    request_key = idempotency_key or own_key()
     uploaded = []
     for number, item in enumerate(inputs):
         # The job's key covers the ids of its files, so the same command must get the same ids again.
@@ -174,7 +174,7 @@ def list_jobs(
 
 def show(session: Session, job_id: JobId) -> None:
     """Show a job: status, plan, answer, usage."""
-    job = session.client.get(_path(job_id))
+    job = session.client.get(path_of("jobs", job_id))
     if session.as_json:
         session.out.document(job)
     else:
@@ -205,7 +205,7 @@ def watch(
 
 def cancel(session: Session, job_id: JobId) -> None:
     """Ask a job to stop; running calls are told within seconds."""
-    job = session.client.post(_path(job_id) + "/cancel")
+    job = session.client.post(path_of("jobs", job_id) + "/cancel")
     if session.as_json:
         session.out.document(job)
     else:
@@ -216,7 +216,7 @@ def cancel(session: Session, job_id: JobId) -> None:
 
 def steps(session: Session, job_id: JobId) -> None:
     """Show a job's steps: what was thought, called and observed."""
-    found = session.client.pages(_path(job_id) + "/steps")
+    found = session.client.pages(path_of("jobs", job_id) + "/steps")
     if session.as_json:
         session.out.document(found)
     else:
@@ -229,7 +229,7 @@ def observation(
     call_id: Annotated[str, typer.Argument(metavar="CALL_ID", help="Id of a call, as `jobs steps` shows it.")],
 ) -> None:
     """Print all of what a call gave back, where `jobs steps` shows it shortened."""
-    path = f"{_path(job_id)}/calls/{quote(call_id, safe='')}/observation"
+    path = f"{path_of('jobs', job_id)}/calls/{quote(call_id, safe='')}/observation"
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
     with session.client.download(path) as response:
         pieces = (decode(chunk) for chunk in response.iter_bytes())
@@ -245,7 +245,3 @@ def _watch(session: Session, job_id: str, *, after: int = 0) -> int:
     from cli.watch import watch as show_live  # brings httpx, which `--help` does without
 
     return show_live(session, job_id, after=after)
-
-
-def _path(job_id: str) -> str:
-    return f"/v1/jobs/{quote(job_id, safe='')}"

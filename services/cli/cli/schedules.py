@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from cli.job_view import timestamp
 from cli.outcome import UsageProblem
+from cli.request import own_key, path_of
 from cli.session import Session, command
 from cli.spec import check, read_spec
 from cli.text import one_line, to_json
@@ -78,7 +77,7 @@ def add(
     if job is None:
         raise UsageProblem("Say what the job is to do: dualtrack schedules add '0 9 * * MON' 'Write the weekly report.', or --spec FILE.")
     body = _given(cron=cron, job=job, timezone=timezone, name=name, overlap=overlap, catch_up=catch_up, paused=paused or None)
-    made = session.client.post("/v1/schedules", body, idempotency_key=f"cli-{uuid.uuid4()}")
+    made = session.client.post("/v1/schedules", body, idempotency_key=own_key())
     if session.as_json:
         session.out.document(made)
         return
@@ -106,7 +105,7 @@ def list_schedules(
 
 def show(session: Session, schedule_id: ScheduleId) -> None:
     """Show a schedule and when it is due next."""
-    _show(session, session.client.get(_path(schedule_id)))
+    _show(session, session.client.get(path_of("schedules", schedule_id)))
 
 
 def change(
@@ -124,22 +123,22 @@ def change(
     body = _given(cron=cron, job=_job(spec_file, None), timezone=timezone, name=name, overlap=overlap, catch_up=catch_up)
     if not body:
         raise UsageProblem("Say what to change: --cron, --timezone, --spec, --name, --overlap or --catch-up.")
-    _show(session, session.client.patch(_path(schedule_id), body))
+    _show(session, session.client.patch(path_of("schedules", schedule_id), body))
 
 
 def pause(session: Session, schedule_id: ScheduleId) -> None:
     """Let a schedule be due at no time; its live jobs go on."""
-    _show(session, session.client.patch(_path(schedule_id), {"paused": True}))
+    _show(session, session.client.patch(path_of("schedules", schedule_id), {"paused": True}))
 
 
 def resume(session: Session, schedule_id: ScheduleId) -> None:
     """Let a paused schedule be due again; times that passed are not made up for."""
-    _show(session, session.client.patch(_path(schedule_id), {"paused": False}))
+    _show(session, session.client.patch(path_of("schedules", schedule_id), {"paused": False}))
 
 
 def run(session: Session, schedule_id: ScheduleId) -> None:
     """Submit a schedule's job now and print the job's id."""
-    started = session.client.post(_path(schedule_id) + "/run", idempotency_key=f"cli-{uuid.uuid4()}")
+    started = session.client.post(path_of("schedules", schedule_id) + "/run", idempotency_key=own_key())
     if session.as_json:
         session.out.document(started)
         return
@@ -155,7 +154,7 @@ def runs(
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
 ) -> None:
     """List what became of a schedule's times, newest first."""
-    found = session.client.pages(_path(schedule_id) + "/runs", limit=None if everything else limit)
+    found = session.client.pages(path_of("schedules", schedule_id) + "/runs", limit=None if everything else limit)
     if session.as_json:
         session.out.document(found)
         return
@@ -168,7 +167,7 @@ def runs(
 
 def remove(session: Session, schedule_id: ScheduleId) -> None:
     """Remove a schedule; its jobs stay."""
-    removed = session.client.delete(_path(schedule_id))
+    removed = session.client.delete(path_of("schedules", schedule_id))
     if session.as_json:
         session.out.document(removed)
     else:
@@ -210,7 +209,3 @@ def _show(session: Session, schedule: Mapping[str, Any]) -> None:
 def _task(schedule: Mapping[str, Any]) -> str:
     job = schedule.get("job")
     return one_line(job.get("instructions", ""), 60) if isinstance(job, Mapping) else ""
-
-
-def _path(schedule_id: str) -> str:
-    return f"/v1/schedules/{quote(schedule_id, safe='')}"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
-from urllib.parse import quote
 
 import typer
 
 from cli.job_view import status_line
 from cli.outcome import UsageProblem
+from cli.request import own_key, path_of
 from cli.session import Session, command, read_stdin
 from cli.spec import parse_metadata, require_key
 
@@ -46,7 +45,7 @@ def register(group: typer.Typer) -> None:
 
 def pause(session: Session, job_id: JobId) -> None:
     """Let a job start nothing more; what runs is finished, then it waits."""
-    job = session.client.post(_path(job_id) + "/pause")
+    job = session.client.post(path_of("jobs", job_id) + "/pause")
     _told(session, job)
     if not session.as_json and job.get("status") != "waiting":
         session.out.say(f"It waits as soon as what runs is finished: dualtrack jobs watch {job_id}", "dim")
@@ -54,7 +53,7 @@ def pause(session: Session, job_id: JobId) -> None:
 
 def resume(session: Session, job_id: JobId) -> None:
     """Let a paused job go on."""
-    _told(session, session.client.post(_path(job_id) + "/resume"))
+    _told(session, session.client.post(path_of("jobs", job_id) + "/resume"))
 
 
 def message(
@@ -69,7 +68,7 @@ def message(
     content = read_stdin(_MAX_MESSAGE_BYTES, "the message") if text == "-" else text
     if not content.strip():
         raise UsageProblem("The message is blank: say something.")
-    found = session.client.post(_path(job_id) + "/messages", {"content": content}, idempotency_key=idempotency_key or _key())
+    found = session.client.post(path_of("jobs", job_id) + "/messages", {"content": content}, idempotency_key=idempotency_key or own_key())
     if session.as_json:
         session.out.document(found)
     else:
@@ -146,7 +145,7 @@ def _changes(
 
 def _made(session: Session, job_id: str, how: str, body: Mapping[str, Any], key: str | None, *, watch: bool) -> int | None:
     require_key(key)
-    job = session.client.post(f"{_path(job_id)}/{how}", body, idempotency_key=key or _key())
+    job = session.client.post(f"{path_of('jobs', job_id)}/{how}", body, idempotency_key=key or own_key())
     made = str(job.get("id"))
     if session.as_json:
         (session.out.json_line if watch else session.out.document)(job)
@@ -167,12 +166,3 @@ def _told(session: Session, job: Mapping[str, Any]) -> None:
         session.out.document(job)
     else:
         session.out.text(status_line(job))
-
-
-def _key() -> str:
-    """A key of this run's own makes it safe to send the request again when the connection breaks before the answer."""
-    return f"cli-{uuid.uuid4()}"
-
-
-def _path(job_id: str) -> str:
-    return f"/v1/jobs/{quote(job_id, safe='')}"

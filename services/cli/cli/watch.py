@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from cli.follow import Follower
 from cli.outcome import CliError, Exit, of_status
 from cli.progress import JobProgress, Line
+from cli.request import path_of
 from cli.session import Session
 from cli.text import clock, duration, moment, one_line, size
 
@@ -96,7 +96,7 @@ def watch(session: Session, job_id: str, *, after: int = 0) -> Exit:
 
     follower = Follower(session.client, job_id, after=after, on_break=broken)
     try:
-        job = session.client.get(_path(job_id))
+        job = session.client.get(path_of("jobs", job_id))
         progress = JobProgress(details=session.out.live, started_at=moment(job.get("created_at")))
         if session.as_json:
             for event in follower:
@@ -116,7 +116,7 @@ def watch(session: Session, job_id: str, *, after: int = 0) -> Exit:
         return Exit.INTERRUPTED
     if progress.status is None:
         # Everything after `after` was already known: the job had ended before.
-        job = session.client.get(_path(job_id))
+        job = session.client.get(path_of("jobs", job_id))
         progress.status, progress.answer = str(job.get("status")), job.get("answer")
     if not session.as_json:
         _closing(session, job_id, progress)
@@ -128,7 +128,7 @@ def _closing(session: Session, job_id: str, progress: JobProgress) -> None:
         session.out.text(progress.answer)
     # Asked for rather than taken from the events: some may have been saved before the first event that was watched.
     try:
-        artifacts = session.client.pages(f"{_path(job_id)}/artifacts")["data"]
+        artifacts = session.client.pages(f"{path_of('jobs', job_id)}/artifacts")["data"]
     except CliError as error:
         # How the job ended is known, and is what the exit status must tell.
         session.out.say(f"Its artifacts can't be listed now ({error.message}): dualtrack artifacts list {job_id}", "yellow")
@@ -139,7 +139,3 @@ def _closing(session: Session, job_id: str, progress: JobProgress) -> None:
         session.out.say(
             f"  {one_line(item.get('name'), 80)} ({size(item.get('size'))})  dualtrack artifacts get {one_line(item.get('id'), 64)}"
         )
-
-
-def _path(job_id: str) -> str:
-    return f"/v1/jobs/{quote(job_id, safe='')}"

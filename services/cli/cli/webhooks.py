@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
@@ -12,6 +11,7 @@ import typer
 
 from cli.job_view import timestamp
 from cli.outcome import UsageProblem
+from cli.request import own_key, path_of
 from cli.session import Session, command
 from cli.text import one_line
 
@@ -68,7 +68,7 @@ def add(
     """Add a webhook and print its id and secret; the secret is not shown again."""
     given: dict[str, Any] = {"url": url, "events": _names(events), "description": description}
     body = {name: value for name, value in given.items() if value is not None}
-    made = session.client.post("/v1/webhooks", body, idempotency_key=f"cli-{uuid.uuid4()}")
+    made = session.client.post("/v1/webhooks", body, idempotency_key=own_key())
     if session.as_json:
         session.out.document(made)
         return
@@ -94,7 +94,7 @@ def list_webhooks(
 
 def show(session: Session, webhook_id: WebhookId) -> None:
     """Show a webhook; its secret is not shown."""
-    _show(session, session.client.get(_path(webhook_id)))
+    _show(session, session.client.get(path_of("webhooks", webhook_id)))
 
 
 def change(session: Session, webhook_id: WebhookId, *, url: _Url = None, events: _Events = None, description: _Description = None) -> None:
@@ -103,22 +103,22 @@ def change(session: Session, webhook_id: WebhookId, *, url: _Url = None, events:
     body = {name: value for name, value in given.items() if value is not None}
     if not body:
         raise UsageProblem("Say what to change: --url, --event or --description.")
-    _show(session, session.client.patch(_path(webhook_id), body))
+    _show(session, session.client.patch(path_of("webhooks", webhook_id), body))
 
 
 def enable(session: Session, webhook_id: WebhookId) -> None:
     """Let a webhook be told again."""
-    _show(session, session.client.patch(_path(webhook_id), {"disabled": False}))
+    _show(session, session.client.patch(path_of("webhooks", webhook_id), {"disabled": False}))
 
 
 def disable(session: Session, webhook_id: WebhookId) -> None:
     """Tell a webhook nothing more; what is on its way to it fails."""
-    _show(session, session.client.patch(_path(webhook_id), {"disabled": True}))
+    _show(session, session.client.patch(path_of("webhooks", webhook_id), {"disabled": True}))
 
 
 def rotate(session: Session, webhook_id: WebhookId) -> None:
     """Give a webhook another secret and print it; for 24 hours deliveries are signed with both."""
-    changed = session.client.post(_path(webhook_id) + "/rotate", idempotency_key=f"cli-{uuid.uuid4()}")
+    changed = session.client.post(path_of("webhooks", webhook_id) + "/rotate", idempotency_key=own_key())
     if session.as_json:
         session.out.document(changed)
         return
@@ -128,7 +128,7 @@ def rotate(session: Session, webhook_id: WebhookId) -> None:
 
 def remove(session: Session, webhook_id: WebhookId) -> None:
     """Remove a webhook and its deliveries."""
-    removed = session.client.delete(_path(webhook_id))
+    removed = session.client.delete(path_of("webhooks", webhook_id))
     if session.as_json:
         session.out.document(removed)
     else:
@@ -145,7 +145,7 @@ def deliveries(
 ) -> None:
     """List what was sent to a webhook, newest first, and what came of it."""
     params = [("status", status.value)] if status is not None else []
-    found = session.client.pages(_path(webhook_id) + "/deliveries", params, limit=None if everything else limit)
+    found = session.client.pages(path_of("webhooks", webhook_id) + "/deliveries", params, limit=None if everything else limit)
     if session.as_json:
         session.out.document(found)
         return
@@ -162,7 +162,7 @@ def redeliver(
     delivery_id: Annotated[str, typer.Argument(metavar="DELIVERY", help="Id of a delivery, as `webhooks deliveries` shows it.")],
 ) -> None:
     """Send a delivery again, under the same id."""
-    again = session.client.post(f"{_path(webhook_id)}/deliveries/{quote(delivery_id, safe='')}/redeliver")
+    again = session.client.post(f"{path_of('webhooks', webhook_id)}/deliveries/{quote(delivery_id, safe='')}/redeliver")
     if session.as_json:
         session.out.document(again)
     else:
@@ -201,7 +201,3 @@ def _last(delivery: Mapping[str, Any]) -> str:
     attempts = delivery.get("attempts") or [{}]
     newest = attempts[-1] if isinstance(attempts[-1], Mapping) else {}
     return one_line(newest.get("error") or newest.get("status") or "", 80)
-
-
-def _path(webhook_id: str) -> str:
-    return f"/v1/webhooks/{quote(webhook_id, safe='')}"

@@ -46,7 +46,6 @@ from dualtrack.telemetry import genai, tracing
 
 _LOG: Final = logging.getLogger(__name__)
 _RAW_CHARS: Final = 2000
-_SHOWN_CHARS: Final = 300
 Said = Mapping[int, Sequence[str]]
 """What a job's user wrote, by the step that it followed."""
 
