@@ -1,9 +1,9 @@
-"""A sandbox session as the platform sees it: one sandbox, claimed by one owner for as long as it likes, then destroyed, never used again."""
+"""A sandbox session as the platform sees it: one sandbox, claimed by one owner for as long as it likes, then destroyed, never reused."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -58,12 +58,26 @@ class PythonCell:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionEgress:
+    """The one way out of a sandbox, made by `dualtrack.egress.EgressProxy` for one session."""
+
+    directory: Path
+    """Host directory to show read-only at `/run/egress`; it holds `proxy.sock`."""
+    environment: Mapping[str, str]
+    """Added to the environment of everything that runs inside: the proxy's address, certificates, placeholders of secrets."""
+    relay_port: int
+    """Port on the sandbox's loopback that the agent relays to that socket."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionRequest:
     """What is claimed."""
 
     limits: SandboxLimits
     template: str = "default"
     writable: bool = True
+    egress: SessionEgress | None = None
+    """None: no network at all. With it the session is started for this request, never taken from the warm ones, which have no way out."""
 
 
 class Session(Protocol):
@@ -112,7 +126,7 @@ class Session(Protocol):
         ...
 
     def close(self, reason: EndReason = EndReason.DONE, *, keep: Path | None = None) -> None:
-        """End it and remove it; may be repeated. `keep`: an empty host directory that gets what is in `workspace`, once no process is left."""
+        """End it and remove it; may be repeated. `keep`: an empty host directory that gets what is in `workspace` once all processes are gone."""
         ...
 
 
