@@ -87,7 +87,7 @@ class Launched(Protocol):
         ...
 
     def close(self) -> None:
-        """Kill, wait until nothing is left (processes, control groups, mounts, containers, sockets), close the descriptors. May be repeated.
+        """Kill, wait until nothing is left (processes, groups, mounts, containers, sockets), close the descriptors. May be repeated.
 
         Raises:
             SandboxFailed: something was still there after the time a driver gives it; says what.
@@ -133,5 +133,6 @@ class Rung(Protocol):
 
     def sweep(self) -> Sequence[str]:
         """Remove what executors that are dead have left of this rung, and return a line for each thing removed. Called at start and then
-        now and again; never touches what belongs to a living process."""
+        now and again; never touches what belongs to a living process.
+        """
         ...

@@ -126,7 +126,7 @@ class Session(Protocol):
         ...
 
     def close(self, reason: EndReason = EndReason.DONE, *, keep: Path | None = None) -> None:
-        """End it and remove it; may be repeated. `keep`: an empty host directory that gets what is in `workspace` once all processes are gone."""
+        """End and remove it; may be repeated. `keep`: an empty directory that gets what is in `workspace` once all processes are gone."""
         ...
 
 
