@@ -54,6 +54,8 @@ class Outcome:
     wall_s: float
     note: str = ""
     """For a person and the model: which limit ended it (`killed: wall time limit 5 s`); empty for an ordinary exit."""
+    background: int = 0
+    """Processes that go on in the session after it, started by it or by earlier commands."""
 
 
 class Sandbox(Protocol):
