@@ -80,8 +80,7 @@ def _section(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:
         entry = _entry(field.annotation)
         if entry is not None:
             about = " ".join((entry.__doc__ or "").split())
-            one = entry.__name__.removesuffix("Settings").removeprefix("Policy").lower()
-            yield f"\n## One {one} of `{prefix}{name.upper()}`\n\n{about}\n\n{_table(entry.model_fields, '')}"
+            yield f"\n## One {_one(entry)} of `{prefix}{name.upper()}`\n\n{about}\n\n{_table(entry.model_fields, '')}"
         for nested in _models(field.annotation):
             yield from _section(nested, (*path, name))
 
@@ -108,6 +107,10 @@ def _entry(annotation: object) -> type[BaseModel] | None:
     return found[0] if found else None
 
 
+def _one(entry: type[BaseModel]) -> str:
+    return entry.__name__.removesuffix("Settings").removeprefix("Policy").lower()
+
+
 def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True, validated_data={})
     if value is PydanticUndefined:
@@ -126,7 +129,8 @@ def _values(field: FieldInfo) -> str:
     for rule in field.metadata:
         for kind, (attribute, sign) in _SIGNS.items():
             if isinstance(rule, kind):
-                parts.append(f"{sign} {getattr(rule, attribute)}")
+                counted = sign.replace("characters", "entries") if get_origin(field.annotation) in {dict, list} else sign
+                parts.append(f"{counted} {getattr(rule, attribute)}")
         pattern = getattr(rule, "pattern", None)
         if pattern:
             parts.append(f"`{_escape(pattern)}`")
@@ -147,7 +151,8 @@ def _kind(annotation: object) -> str:
     if NoneType in get_args(annotation) and len(members) == 1:
         return _kind(members[0])
     if get_origin(annotation) is dict:
-        return "table of names to " + ("models" if _entry(annotation) else _kind(get_args(annotation)[1]))
+        entry = _entry(annotation)
+        return "table of names to " + (f"{_one(entry)}s" if entry is not None else _kind(get_args(annotation)[1]))
     if get_origin(annotation) is list:
         return "list of rules" if _entry(annotation) else f"list of {_kind(members[0])}"
     if get_origin(annotation) is Annotated:

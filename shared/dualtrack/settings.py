@@ -21,6 +21,10 @@ OTHER_VARIABLES = frozenset(
 )
 """Variables with the prefix that are no settings: the command's, the compose file's, and the tests' (`dualtrack.faults`)."""
 
+TemplateName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
+ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,199}$")]
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,12 +86,57 @@ class FolderSettings(_Section):
     path: Path = Field(Path(".dualtrack/objects"), description="Where objects lie.")
 
 
+class TemplateSettings(_Section):
+    """What sandboxes of one kind hold beside the system's programs: built once, then shown read-only to all of them."""
+
+    packages: list[str] = Field(
+        default_factory=list,
+        max_length=200,
+        description="Python packages, each with its version (`numpy==2.4.0`), and their dependencies as they are when it is built.",
+    )
+    requirements: Path | None = Field(
+        None, description="Requirements file in which every package has its version and hashes (`uv pip compile --generate-hashes`)."
+    )
+    files: Path | None = Field(None, description="Directory whose content is copied in, and shown at `/opt/dualtrack/template/files`.")
+    environment: dict[VariableName, str] = Field(
+        default_factory=dict, max_length=100, description="Environment of everything that runs inside; no place for secrets."
+    )
+    preload: list[ModuleName] = Field(
+        default_factory=list, max_length=50, description="Python modules imported before a sandbox is given to a job."
+    )
+
+
 class SandboxSettings(_Section):
     """Where model-written code runs."""
 
-    driver: Literal["auto", "bubblewrap", "docker"] = Field(
+    driver: Literal["auto", "landlock", "bubblewrap", "docker", "gvisor", "kubernetes"] = Field(
         "auto", description="auto: bubblewrap on Linux, docker elsewhere. Never falls back to a weaker one by itself."
     )
+    pool_min: int = Field(1, ge=0, le=1000, description="Sandboxes kept started for the next claim, of each template in `pool_templates`.")
+    pool_max: int = Field(
+        8,
+        ge=0,
+        le=1000,
+        description="Most sandboxes kept started of each template, where that many were claimed within seconds; 0: no pool.",
+    )
+    pool_templates: list[str] = Field(
+        default_factory=lambda: ["default"],
+        max_length=100,
+        description="Templates that have sandboxes started before anybody asks for one; others once somebody has. As JSON.",
+    )
+    pool_starters: int = Field(2, ge=1, le=64, description="Sandboxes started at once in one executor.")
+    start_timeout_s: float = Field(60, gt=0, le=600, description="A sandbox that is not ready after this long has failed.")
+    template: str = Field("default", description="Template of jobs that name none: default, shell, python-data, or your own.")
+    templates: dict[TemplateName, TemplateSettings] = Field(
+        default_factory=dict, description="Templates of your own by name (lower-case letters, digits, `-`), as JSON."
+    )
+    template_store: Path | None = Field(
+        None, description="Directory of built templates, on a local disk; empty: `.templates` in `workspaces`."
+    )
+    package_index: str | None = Field(
+        None, description="Package index that templates are built from; empty: that of the machine (pip's and uv's own settings)."
+    )
+    wheels: Path | None = Field(None, description="Directory of wheels that templates are built from, and from nothing else.")
     docker_image: str = Field("python:3.13-slim-bookworm", description="Image for the docker driver.")
     workspaces: Path = Field(
         Path("/var/tmp/dualtrack-workspaces"),  # noqa: S108 - survives a reboot, on a real disk; each directory in it is made private

@@ -84,7 +84,7 @@ class LimitsChange(_Frozen):
 
 
 class SandboxLimits(_Frozen):
-    """What one command in the sandbox may use. All are enforced; which one ended a command is reported by name."""
+    """What one command in a sandbox, and a whole session, may use. All are enforced; which one ended a command is reported by name."""
 
     wall_time_s: Seconds = Field(120.0, le=24 * 3600, description="Wall-clock seconds.")
     cpu_time_s: Positive = Field(120, le=24 * 3600, description="CPU seconds of each process.")
@@ -95,6 +95,15 @@ class SandboxLimits(_Frozen):
     open_files: Positive = Field(512, description="Open file descriptors of each process.")
     disk_bytes: Positive = Field(1 * GIB, description="All files of the workspace together, looked at about once a second.")
     disk_files: Positive = Field(100_000, description="Files and directories of the workspace, looked at with `disk_bytes`.")
+    spool_bytes: int = Field(
+        16 * MIB, ge=0, description="Bytes of stdout and stderr together beyond `output_bytes` that are kept all the same, as an artifact."
+    )
+    idle_s: Seconds = Field(
+        600.0, description="A session in which nothing was run for this long ends, and with it its background processes."
+    )
+    sessions: int = Field(
+        64, ge=1, le=4096, description="Sandboxes of one executor process at once: those of its jobs, warm ones, and those being removed."
+    )
 
 
 class PlatformLimits(_Frozen):

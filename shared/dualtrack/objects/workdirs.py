@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
-import re
 import secrets
-import stat
 import threading
 import time
 from collections import OrderedDict
@@ -18,7 +15,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from dualtrack.domain.errors import InfrastructureError, SandboxUnavailable
-from dualtrack.objects import nofollow, trees
+from dualtrack.objects.process_dir import ProcessDirectory, remove_in
 from dualtrack.settings import SandboxSettings
 
 _LOG: Final = logging.getLogger(__name__)
@@ -26,8 +23,6 @@ MAX_DIRECTORIES: Final = 64
 """Directories kept while nobody uses them."""
 LEASE_TIMEOUT_S: Final = 120.0
 """Longest wait for another call of the same job, which is told to stop within seconds when it has lost its claim."""
-_LOCK: Final = "lock"
-_PROCESS: Final = re.compile(r"[0-9]+-[0-9a-f]{8}")  # sandboxes keep things of their own beside these
 
 
 class WorkdirBusy(InfrastructureError):
@@ -57,7 +52,7 @@ class Workdirs:
 
     def __init__(self, settings: SandboxSettings, *, max_directories: int = MAX_DIRECTORIES, timeout_s: float = LEASE_TIMEOUT_S) -> None:
         """Raises `SandboxUnavailable` where the directory can't be used by this user."""
-        self._base = settings.workspaces.absolute()
+        base = settings.workspaces.absolute()
         self._max = max_directories
         self._timeout_s = timeout_s
         # Sandboxes run as an unprivileged user when we are root; that user has to reach its directory and nothing beside it.
@@ -65,17 +60,12 @@ class Workdirs:
         self._changed = threading.Condition()
         self._directories: OrderedDict[str, Workdir] = OrderedDict()
         try:
-            _make_base(self._base)
-            with _locked(self._base / _LOCK):
-                _remove_dead(self._base)
-                self._root = self._base / f"{os.getpid()}-{secrets.token_hex(4)}"
-                self._root.mkdir()
-                self._root.chmod(0o711)
-                self._alive = _lock(self._root / _LOCK)
+            self._directory = ProcessDirectory(base)
         except OSError as error:
             raise SandboxUnavailable(
-                f"The directory {self._base} for workspaces can't be used: {error}. Set DUALTRACK_SANDBOX__WORKSPACES to one of your own."
+                f"The directory {base} for workspaces can't be used: {error}. Set DUALTRACK_SANDBOX__WORKSPACES to one of your own."
             ) from error
+        self._root = self._directory.path
 
     def __enter__(self) -> Self:
         return self
@@ -85,9 +75,7 @@ class Workdirs:
 
     def close(self) -> None:
         """Remove all directories. No lease may be held."""
-        with _locked(self._base / _LOCK):
-            _remove_in(self._base, self._root.name)
-        os.close(self._alive)
+        self._directory.close()
 
     @contextlib.contextmanager
     def lease(self, job_id: str, *, shared: bool = False) -> Iterator[Workdir]:
@@ -142,7 +130,7 @@ class Workdirs:
             self._changed.notify_all()
         for name in surplus:
             try:
-                _remove_in(self._root, name)
+                remove_in(self._root, name)
             except OSError:  # the call that ends here has done its work; what is left goes when this process does
                 _LOG.exception("a directory that is not needed any more could not be removed")
 
@@ -155,51 +143,3 @@ class Workdirs:
             self._directories.pop(job_id).path.rename(self._root / name)
             taken.append(name)
         return taken
-
-
-def _make_base(base: Path) -> None:
-    base.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        base.mkdir()
-    status = base.lstat()
-    # Its parent may be writable by everybody (/var/tmp): nobody else's directory, and no link, is taken for ours.
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise PermissionError(f"it is no directory of user {os.geteuid()}")
-    base.chmod(0o711)
-
-
-def _lock(path: Path, *, wait: bool = True) -> int:
-    """An open, exclusively locked file; the kernel unlocks it when the process ends, however it ends. Raises BlockingIOError."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    descriptor = _lock(path)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _remove_dead(base: Path) -> None:
-    """Remove the directories of processes that have ended. Process ids mean nothing across containers, locks do."""
-    for left in base.iterdir():
-        if _PROCESS.fullmatch(left.name) is not None and left.is_dir() and not left.is_symlink():
-            with contextlib.suppress(BlockingIOError):
-                descriptor = _lock(left / _LOCK, wait=False)
-                try:
-                    _remove_in(base, left.name)
-                finally:
-                    os.close(descriptor)
-
-
-def _remove_in(directory: Path, name: str) -> None:
-    with nofollow.opened(directory, nofollow.DIRECTORY_FLAGS) as parent:
-        trees.remove(parent, name)

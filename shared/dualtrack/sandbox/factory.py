@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from dualtrack.domain.errors import SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.port import Sandbox
 from dualtrack.settings import SandboxSettings
@@ -25,6 +26,8 @@ def open_sandbox(settings: SandboxSettings, limits: SandboxLimits) -> Sandbox:
         from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
 
         return BubblewrapSandbox(settings, limits)
+    if driver != "docker":
+        raise SandboxUnavailable(f"DUALTRACK_SANDBOX__DRIVER: there is no one-shot driver {driver}; use bubblewrap or docker.")
     from dualtrack.sandbox.docker import DockerSandbox
 
     return DockerSandbox(settings, limits)
