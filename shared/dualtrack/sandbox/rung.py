@@ -66,6 +66,16 @@ class Counters:
     """Times the limit on processes was hit."""
 
 
+@dataclass(frozen=True, slots=True)
+class Enforced:
+    """Which of the session's limits hold from outside, for all processes together, whatever they do. Those that don't are the agent's to
+    set as resource limits of each process it starts (address space, processes of the user).
+    """
+
+    memory: bool
+    processes: bool
+
+
 class Launched(Protocol):
     """One started sandbox: the agent's stdin and stdout, the kernel's counters, and the certain end. One caller at a time."""
 
@@ -73,6 +83,7 @@ class Launched(Protocol):
     """Descriptor, blocking: what is written reaches the agent."""
     output: int
     """Descriptor, blocking: what the agent writes. Ends (EOF) when the sandbox has."""
+    enforced: Enforced
 
     def counters(self) -> Counters:
         """As of now; after the end the last ones."""
