@@ -84,6 +84,9 @@ class Launched(Protocol):
     output: int
     """Descriptor, blocking: what the agent writes. Ends (EOF) when the sandbox has."""
     enforced: Enforced
+    own_processes: bool
+    """Whether `kill(-1)` inside reaches the sandbox's own processes and no others (it has a pid namespace of its own). Where not, the agent
+    must go through the tree of its descendants to stop them."""
 
     def counters(self) -> Counters:
         """As of now; after the end the last ones."""
