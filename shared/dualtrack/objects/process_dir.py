@@ -32,9 +32,9 @@ class ProcessDirectory:
             OSError: `base` is another user's, a link, or can't be written to.
         """
         self.base = base.absolute()
-        _make_base(self.base)
+        make_base(self.base)
         with _locked(self.base / _LOCK):
-            remove_dead(self.base)
+            _remove_dead(self.base)
             self.path = self.base / f"{os.getpid()}-{secrets.token_hex(4)}"
             self.path.mkdir()
             self.path.chmod(0o711)
@@ -55,10 +55,10 @@ class ProcessDirectory:
     def sweep(self) -> list[str]:
         """Remove what processes that died meanwhile have left beside it; the names of what was removed."""
         with _locked(self.base / _LOCK):
-            return remove_dead(self.base)
+            return _remove_dead(self.base)
 
 
-def remove_dead(base: Path) -> list[str]:
+def _remove_dead(base: Path) -> list[str]:
     """Remove the directories of processes that have ended. Hold the base's lock."""
     removed = []
     for left in base.iterdir():
@@ -79,7 +79,12 @@ def remove_in(directory: Path, name: str) -> None:
         trees.remove(parent, name)
 
 
-def _make_base(base: Path) -> None:
+def make_base(base: Path) -> None:
+    """Make a directory that others may enter and only this user may write to, or see that it is one.
+
+    Raises:
+        OSError: it is another user's, no directory or a link, or can't be made.
+    """
     base.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         base.mkdir()

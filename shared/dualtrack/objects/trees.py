@@ -194,7 +194,7 @@ def _empty(descriptor: int, top: int, depth: int) -> bool:
     directories, files = _unlink_files(descriptor)
     for name in directories:
         if depth == MAX_DEPTH:
-            _own(name, descriptor)
+            own(name, descriptor)
             os.rename(name, secrets.token_hex(12), src_dir_fd=descriptor, dst_dir_fd=top)
             continue
         with opened(name, DIRECTORY_FLAGS, descriptor) as child:
@@ -223,7 +223,7 @@ def _writable(descriptor: int) -> None:
         os.fchmod(descriptor, 0o700)
 
 
-def _own(name: str, parent: int) -> None:
-    """A directory can only be moved elsewhere by who may write to it (its `..` changes)."""
+def own(name: str, parent: int) -> None:
+    """Make a directory movable: that is only for who may write to it (its `..` changes)."""
     if os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode & stat.S_IRWXU != stat.S_IRWXU:
         change_mode(name, 0o700, parent)
