@@ -9,7 +9,7 @@ from dualtrack.domain.errors import NotFound, ObjectMissing, SandboxFailed
 from dualtrack.domain.limits import PlatformLimits, SandboxLimits
 from dualtrack.sandbox.outcome import outcome_of, size_text
 from dualtrack.sandbox.port import Command, Ended, Outcome
-from dualtrack.sandbox.pump import Pumped, Stream
+from dualtrack.sandbox.streams import Pumped, Stream
 from dualtrack.testing.sandbox import FakeSandbox, completed
 from dualtrack.tools.port import ToolContext
 from dualtrack.tools.registry import Registry

@@ -22,6 +22,8 @@ class Ended(StrEnum):
     WALL_TIME = "wall_time_limit"
     CPU_TIME = "cpu_time_limit"
     MEMORY = "memory_limit"
+    PROCESSES = "process_limit"
+    """It could not even be started, because those in the background are as many as there may be."""
     OUTPUT = "output_limit"
     DISK = "disk_limit"
     CANCELLED = "cancelled"
@@ -53,7 +55,10 @@ class Outcome:
     stderr_dropped: int
     wall_s: float
     note: str = ""
-    """For a person and the model: which limit ended it (`killed: wall time limit 5 s`); empty for an ordinary exit."""
+    """For a person and the model, also of a command that exited: which limit ended it (`killed: wall time limit 5 s`), which limits it
+    reached without being ended (`reached: process limit 128`), and whether Python's state was lost. Empty for an ordinary exit."""
+    reached: tuple[str, ...] = ()
+    """Limits that it reached, by name and figure, without being ended: the kernel refused or killed something below it."""
     background: int = 0
     """Processes that go on in the session after it, started by it or by earlier commands."""
 

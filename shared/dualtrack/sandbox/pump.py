@@ -9,55 +9,18 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import IO, Final
 
 from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.port import Ended
-
-FLOOD_FACTOR: Final = 64
-"""A command that writes more than this many times the output limit is killed: below, the rest is dropped and it may finish."""
+from dualtrack.sandbox.streams import FLOOD_FACTOR, Pumped, Stream
 
 _CHUNK: Final = 256 * 1024
 _TICK_S: Final = 0.1
 _DRAIN_S: Final = 2.0
 _DEATH_S: Final = 30.0
-
-
-class Stream:
-    """The first `limit` bytes of a stream, and a count of the rest."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._kept = bytearray()
-        self.total = 0
-
-    def add(self, data: bytes) -> None:
-        """Take what was read."""
-        self.total += len(data)
-        self._kept += data[: max(0, self._limit - len(self._kept))]
-
-    @property
-    def kept(self) -> bytes:
-        """The kept bytes."""
-        return bytes(self._kept)
-
-    @property
-    def dropped(self) -> int:
-        """How many bytes came after them."""
-        return self.total - len(self._kept)
-
-
-@dataclass(frozen=True, slots=True)
-class Pumped:
-    """What was read, and which limit ended it (None: it ended by itself)."""
-
-    stopped: Ended | None
-    stdout: Stream
-    stderr: Stream
-    wall_s: float
 
 
 class Pump:

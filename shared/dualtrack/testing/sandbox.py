@@ -12,7 +12,7 @@ from dualtrack.domain.errors import SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.outcome import outcome_of
 from dualtrack.sandbox.port import Command, Ended, Outcome
-from dualtrack.sandbox.pump import Pumped, Stream
+from dualtrack.sandbox.streams import Pumped, Stream
 
 Answer = Outcome | Exception | Callable[[Command, Path, SandboxLimits, threading.Event], Outcome]
 

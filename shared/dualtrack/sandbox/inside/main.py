@@ -1,0 +1,88 @@
+"""Start of the agent: take the protocol's descriptors away from everybody else, preload, report ready, serve."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import sys
+
+from . import agent, children, protocol, system
+from .processes import Processes
+from .tasks import Forked
+from .wire import CHUNK, Closed
+
+_PRELOADED = ("ast", "traceback", "tokenize", "threading", "random", "tempfile", "math", "re", "json", "datetime", "pathlib", "collections")
+"""What cells use most, beside what a template names."""
+
+
+def main() -> int:
+    """Run the agent, or what one of its children is to do; returns the exit status."""
+    source, target = _take_descriptors()
+    system.set_dumpable(False)
+    system.become_subreaper()
+    for number in children.IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    soft = children.DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, children.DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        start = _read_start(source)
+        serving = agent.Agent(source, target, processes=Processes(own=start.flag("own_processes")), workspace=start.text("workspace"))
+        missing = _preload(start.texts("preload"))
+        gc.collect()
+        gc.freeze()  # the collector of a child must not touch, and so copy, what it shares with the agent
+        serving.ready(version=protocol.VERSION, python=agent.version(), pid=os.getpid(), missing=missing)
+        serving.run()
+    except Forked as forked:
+        job = forked.job
+    except Closed:
+        return 0
+    except protocol.ProtocolError as error:
+        os.write(2, ("dualtrack agent: %s\n" % error).encode())
+        return 1
+    return job()
+
+
+def _take_descriptors() -> tuple[int, int]:
+    """Move the protocol to descriptors that no child inherits; 0 and 1 become /dev/null."""
+    null = os.open(os.devnull, os.O_RDWR)
+    taken = os.dup(0), os.dup(1)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
+    return taken
+
+
+def _read_start(source: int) -> protocol.Fields:
+    """The first request.
+
+    Raises:
+        Closed: there is none.
+        ProtocolError: it is something else.
+    """
+    decoder = protocol.Decoder(protocol.FROM_HOST)
+    while True:
+        data = os.read(source, CHUNK)
+        if not data:
+            raise Closed
+        frames = decoder.feed(data)
+        if frames:
+            break
+    if len(frames) != 1 or frames[0][0] != protocol.START:
+        raise protocol.ProtocolError("the first request must be the start, alone until it is answered")
+    return protocol.Fields(frames[0][2])
+
+
+def _preload(names: list[str]) -> list[str]:
+    """Import modules, so that children have them at once; returns one line for each that can't be."""
+    missing = []
+    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.path[1:1] = path
+    for name in (*_PRELOADED, *names):
+        try:
+            __import__(name)
+        except Exception as error:  # whatever a package does at its import
+            missing.append("%s: %s: %s" % (name, type(error).__name__, str(error)[:200]))
+    return missing

@@ -1,0 +1,236 @@
+"""A session over any started sandbox: the host's side of the protocol with its agent, and the certain end of both."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
+from dualtrack.domain.limits import SandboxLimits
+from dualtrack.sandbox.disk import DiskWatch
+from dualtrack.sandbox.execution import Execution
+from dualtrack.sandbox.inside import protocol
+from dualtrack.sandbox.outcome import session_outcome
+from dualtrack.sandbox.port import Command, Ended, Outcome
+from dualtrack.sandbox.rung import Counters, Launched, LaunchSpec
+from dualtrack.sandbox.sessions import EndReason, PythonCell, Sink, Start
+from dualtrack.sandbox.trees import move_entries
+from dualtrack.sandbox.watch import LimitWatch
+from dualtrack.sandbox.wire import AgentWire
+
+_REPLY_S: Final = 10.0
+_OWN_PROCESSES: Final = 3
+"""Processes beside the command's where the agent limits their number: the sandbox's init, the agent, the relay."""
+_ENDS: Final = frozenset({Ended.WALL_TIME, Ended.CPU_TIME, Ended.OUTPUT, Ended.DISK})
+_NEW_PYTHON: Final = "new Python session: the variables, functions and imports of earlier cells are gone"
+
+
+class AgentSession:
+    """`Session` by an agent behind a rung. Call `wait_ready` before the first command."""
+
+    def __init__(
+        self,
+        launched: Launched,
+        spec: LaunchSpec,
+        id: str,  # noqa: A002 - the protocol's own name
+        *,
+        inside: str = "/workspace",
+        on_close: Callable[[AgentSession], None] = lambda _: None,
+    ) -> None:
+        """Takes a sandbox that was just started.
+
+        Args:
+            launched: the sandbox; closed with the session.
+            spec: what it was started with.
+            id: names it in logs and spans.
+            inside: the workspace's path inside.
+            on_close: called once, by `close`, when nothing is left of the sandbox.
+        """
+        self.id = id
+        self.start = Start.COLD
+        self.workspace: Path = spec.workspace
+        self._launched = launched
+        self._spec = spec
+        self._inside = inside
+        self._on_close = on_close
+        self._wire = AgentWire(launched.output, launched.input)
+        self._lock = threading.Lock()
+        self._state = threading.Lock()
+        self._ended: EndReason | None = None
+        self._closed = False
+        self._channel = 0
+        self._counters = Counters()
+        self._cells = 0
+
+    @property
+    def ended(self) -> EndReason | None:
+        """See `Session.ended`."""
+        return self._ended
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Configure the agent and wait until it has preloaded its modules.
+
+        Raises:
+            SandboxFailed: it ended, or was not ready in time.
+            SandboxUnavailable: a module of the template can't be imported inside.
+        """
+        request = protocol.control(
+            protocol.START,
+            0,
+            preload=list(self._spec.preload),
+            workspace=self._inside,
+            own_processes=self._launched.own_processes,
+            relay_port=self._spec.relay_port,
+        )
+        with self._talking():
+            self._wire.send(request)
+            ready = protocol.Fields(self._wire.answer(0, frozenset({protocol.READY}), timeout_s)[2])
+            missing = ready.texts("missing")
+            self._counters = self._launched.counters()
+        if missing:
+            raise SandboxUnavailable(f"The template preloads what can't be imported inside: {'; '.join(missing)}.")
+
+    def ping(self, timeout_s: float = _REPLY_S) -> None:
+        """Prove that the agent answers.
+
+        Raises:
+            SandboxFailed: it does not; the session is over.
+        """
+        self._ask(protocol.PING, protocol.PONG, timeout_s)
+
+    def run(self, command: Command, limits: SandboxLimits, cancel: threading.Event, sink: Sink | None = None) -> Outcome:
+        """See `Session.run`."""
+        fields = {"argv": list(command.argv), "env": dict(command.env), "stdin": bool(command.stdin)}
+        return self._execute(protocol.EXEC, fields, command.stdin, limits, cancel, sink)
+
+    def python(self, cell: PythonCell, limits: SandboxLimits, cancel: threading.Event, sink: Sink | None = None) -> Outcome:
+        """See `Session.python`. A persistent cell's last expression is echoed as in a notebook; a fresh one is run as a file is."""
+        fields = {"source": cell.source, "env": {}, "persistent": cell.persistent}
+        return self._execute(protocol.CELL, fields, b"", limits, cancel, sink)
+
+    def _execute(
+        self, kind: int, fields: Mapping[str, object], stdin: bytes, limits: SandboxLimits, cancel: threading.Event, sink: Sink | None
+    ) -> Outcome:
+        with self._talking():
+            channel = self._next_channel()
+            request = protocol.control(kind, channel, **fields, limits=self._inner(limits))
+            execution = Execution(self._wire, channel, limits, stdin, sink)
+            disk = DiskWatch(self.workspace, limits) if self._spec.writable else None
+            watch = LimitWatch(self._launched.counters, disk, limits)
+            try:
+                execution.run(request, cancel, watch.look)
+            except protocol.ProtocolError:
+                if not self._out_of_memory():
+                    raise
+            if execution.refusal is not None and execution.refusal.number("errno") != errno.EAGAIN:
+                raise protocol.ProtocolError(f"the agent could not start it: {execution.refusal.text('error')}")
+            before, self._counters = self._counters, self._launched.counters()
+            outcome = session_outcome(execution, limits, before, self._counters, lost=self._lost(execution))
+            if outcome.ended in _ENDS or (execution.report is None and execution.refusal is None):
+                self._end(EndReason.CANCELLED if outcome.ended is Ended.CANCELLED else EndReason.LIMIT)
+                self._launched.close()
+            return outcome
+
+    def _inner(self, limits: SandboxLimits) -> dict[str, int]:
+        """The limits that the agent sets on each process."""
+        result = {"cpu_s": limits.cpu_time_s, "file_bytes": limits.file_bytes, "open_files": limits.open_files}
+        if not self._launched.enforced.memory:
+            result["memory_bytes"] = limits.memory_bytes
+        if not self._launched.enforced.processes:
+            result["processes"] = limits.processes + _OWN_PROCESSES
+        return result
+
+    def _out_of_memory(self) -> bool:
+        """Whether the kernel has killed for memory since the last command."""
+        now = self._launched.counters().out_of_memory
+        return now is not None and now > (self._counters.out_of_memory or 0)
+
+    def _lost(self, execution: Execution) -> str:
+        """What to tell after a persistent cell that ran in a new interpreter, though it is not the first one."""
+        if execution.report is None or not execution.report.flag("persistent"):
+            return ""
+        self._cells += 1
+        return _NEW_PYTHON if execution.report.flag("new") and self._cells > 1 else ""
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """See `Session.quiet`.
+
+        Raises:
+            SandboxFailed: the processes could not be stopped.
+        """
+        self._ask(protocol.FREEZE, protocol.DONE)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(SandboxFailed):  # then it is over, as the next use will say
+                self._ask(protocol.THAW, protocol.DONE)
+
+    def _ask(self, kind: int, answer: int, timeout_s: float = _REPLY_S) -> None:
+        with self._talking():
+            channel = self._next_channel()
+            self._wire.send(protocol.frame(kind, channel))
+            self._wire.answer(channel, frozenset({answer}), timeout_s)
+
+    def adopt(self, directory: Path) -> None:
+        """See `Session.adopt`.
+
+        Raises:
+            SandboxFailed: an entry can't be moved.
+        """
+        move_entries(directory, self.workspace)
+
+    def push(self) -> None:
+        """See `Session.push`."""
+
+    def pull(self) -> None:
+        """See `Session.pull`."""
+
+    def close(self, reason: EndReason = EndReason.DONE, *, keep: Path | None = None) -> None:
+        """See `Session.close`.
+
+        Raises:
+            SandboxFailed: something of it is still there, or can't be moved to `keep`.
+        """
+        self._end(reason)  # whoever is in a command now is woken by it
+        with self._lock:
+            if self._closed:
+                return
+            self._launched.close()
+            self._closed = True
+            if keep is not None:
+                move_entries(self.workspace, keep)
+            self._on_close(self)
+
+    def _end(self, reason: EndReason) -> None:
+        with self._state:
+            if self._ended is None:
+                self._ended = reason
+        self._launched.kill()
+
+    def _next_channel(self) -> int:
+        self._channel += 1
+        return self._channel
+
+    @contextlib.contextmanager
+    def _talking(self) -> Iterator[None]:
+        """Have the agent to oneself; what it does wrong ends the session.
+
+        Raises:
+            SandboxFailed: the session is over.
+        """
+        with self._lock:
+            if self._ended is not None:
+                raise SandboxFailed(f"The sandbox session is over ({self._ended}).")
+            try:
+                yield
+            except protocol.ProtocolError as error:
+                self._end(EndReason.BROKEN)
+                raise SandboxFailed(f"The sandbox broke off ({self._ended}): {error}. {self._launched.said()}".strip()) from error
+            except BaseException:
+                self._end(EndReason.BROKEN)  # in the middle of a conversation, nobody could go on with it
+                raise
