@@ -62,6 +62,7 @@ ENDS: dict[Ended, tuple[Outcome, str]] = {
     Ended.MEMORY: (outcome(None, None, out_of_memory=True), "killed: memory limit 1024 MiB"),
     Ended.OUTPUT: (outcome(Ended.OUTPUT, 137), "killed: output limit, 64 x 1 MiB"),
     Ended.DISK: (outcome(Ended.DISK, 137), "killed: workspace limit "),
+    Ended.PROCESSES: (outcome(Ended.PROCESSES, None), "not started: process limit 128"),
     Ended.CANCELLED: (outcome(Ended.CANCELLED, None), "killed: cancelled"),
 }
 
