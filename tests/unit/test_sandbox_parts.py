@@ -11,13 +11,15 @@ import pytest
 
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
-from dualtrack.sandbox import cgroups, group_names
+from dualtrack.sandbox import cgroups, group_names, sandbox_group
 from dualtrack.sandbox.access import give_workspace, may_traverse
-from dualtrack.sandbox.cgroups import CgroupSupport, CommandGroup, Controller
+from dualtrack.sandbox.cgroups import CgroupSupport, Controller
 from dualtrack.sandbox.disk import DiskWatch
 from dualtrack.sandbox.factory import open_sandbox
 from dualtrack.sandbox.port import Command, Ended
 from dualtrack.sandbox.rlimits import limited
+from dualtrack.sandbox.rung import Counters
+from dualtrack.sandbox.sandbox_group import SandboxGroup
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.sandbox import FakeSandbox, completed, sandbox_workspace
 
@@ -34,12 +36,12 @@ def test_the_driver_is_the_one_asked_for(
 
 
 def test_no_fallback_where_bubblewrap_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dualtrack.sandbox import bubblewrap
+    from dualtrack.sandbox import bwrap_setup
 
     def missing() -> Path:
         raise SandboxUnavailable("No bubblewrap here")
 
-    monkeypatch.setattr(bubblewrap, "find_bwrap", missing)
+    monkeypatch.setattr(bwrap_setup, "find_bwrap", missing)
     sandbox = open_sandbox(SandboxSettings(driver="bubblewrap"), SandboxLimits())
     with pytest.raises(SandboxUnavailable, match="No bubblewrap here"):
         sandbox.check()
@@ -121,7 +123,9 @@ def test_v2_makes_a_sibling_where_its_own_group_passes_nothing_on(v2: Path) -> N
     (v2 / "slice/cgroup.subtree_control").write_text("cpu memory pids")
     (v2 / "slice/own/cgroup.subtree_control").mkdir()  # can't be read or written, like a busy group
     support = cgroups.detect()
-    assert support == CgroupSupport(Controller(2, v2 / "slice"), Controller(2, v2 / "slice"))
+    made = Controller(2, v2 / "slice")
+    assert support == CgroupSupport(made, made, made)  # plain files: no cgroup.kill
+    assert support.parents() == {v2 / "slice"}
     assert "memory v2" in str(support)
     assert [path.name for path in (v2 / "slice").iterdir() if path.is_dir()] == ["own"]
 
@@ -162,28 +166,69 @@ def test_a_process_that_can_not_be_seen_counts_as_alive(tmp_path: Path, monkeypa
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_without_controllers_there_is_no_support(v2: Path) -> None:
+def test_without_controllers_nothing_is_limited_or_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "_MOUNTS", tmp_path / "absent")
     assert cgroups.detect() == CgroupSupport()
     assert "none" in str(CgroupSupport())
-    with CommandGroup(CgroupSupport(), 1000, 5) as group:
+    with SandboxGroup(CgroupSupport(), 1000, 5) as group:
         group.add(os.getpid())
-        assert not group.out_of_memory()
+        assert group.counters() == Counters()
+        group.kill()
 
 
-def test_v2_limits_and_the_count_of_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "_REMOVAL_S", 0.0)  # plain files stay where the kernel's would vanish
-    support = CgroupSupport(Controller(2, tmp_path), Controller(2, tmp_path))
-    with CommandGroup(support, 5000, 7) as group:
+def test_v2_without_controllers_still_counts_cpu_time(v2: Path) -> None:
+    support = cgroups.detect()
+    assert (support.memory, support.pids) == (None, None)
+    assert support.cpu == Controller(2, v2 / "slice/own")
+
+
+V2_FILES = {
+    "memory.events": "low 0\noom 3\noom_kill 2\n",
+    "memory.peak": "4096\n",
+    "cpu.stat": "usage_usec 1500000\nuser_usec 1\n",
+    "pids.events": "max 4\n",
+}
+
+
+def test_v2_limits_counters_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox_group, "_REMOVAL_S", 0.0)  # plain files stay where the kernel's would vanish
+    made = Controller(2, tmp_path)
+    with SandboxGroup(CgroupSupport(made, made, made, made), 5000, 7) as group:
         (path,) = tmp_path.iterdir()
         assert (path / "memory.max").read_text() == "5000"
         assert (path / "memory.swap.max").read_text() == "0"
         assert (path / "pids.max").read_text() == "7"
         group.add(4321)
         assert (path / "cgroup.procs").read_text() == "4321"
-        (path / "memory.events").write_text("low 0\noom 1\noom_kill 0\n")
-        assert not group.out_of_memory()
-        (path / "memory.events").write_text("low 0\noom 1\noom_kill 1\n")
-        assert group.out_of_memory()
+        assert group.counters() == Counters()  # as on a kernel that has none of them
+        for name, text in V2_FILES.items():
+            (path / name).write_text(text)
+        counted = Counters(cpu_s=1.5, memory_peak_bytes=4096, out_of_memory=2, forks_refused=4)
+        assert group.counters() == counted
+        group.kill()
+        assert (path / "cgroup.kill").read_text() == "1"
+    for file in path.iterdir():
+        file.unlink()
+    assert group.counters() == counted  # the last ones
+
+
+def test_v1_limits_and_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox_group, "_REMOVAL_S", 0.0)
+    for name in ("memory", "pids", "cpuacct"):
+        (tmp_path / name).mkdir()
+    support = CgroupSupport(Controller(1, tmp_path / "memory"), Controller(1, tmp_path / "pids"), Controller(1, tmp_path / "cpuacct"))
+    with SandboxGroup(support, 5000, 7) as group:
+        memory, pids, cpu = (next((tmp_path / name).iterdir()) for name in ("memory", "pids", "cpuacct"))
+        assert memory.name == pids.name == cpu.name
+        assert (memory / "memory.limit_in_bytes").read_text() == (memory / "memory.memsw.limit_in_bytes").read_text() == "5000"
+        assert (pids / "pids.max").read_text() == "7"
+        group.add(4321)
+        assert {(path / "cgroup.procs").read_text() for path in (memory, pids, cpu)} == {"4321"}
+        (memory / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
+        (memory / "memory.max_usage_in_bytes").write_text("8192\n")
+        (cpu / "cpuacct.usage").write_text("2500000000\n")
+        (pids / "pids.events").write_text("max 0\n")
+        assert group.counters() == Counters(cpu_s=2.5, memory_peak_bytes=8192, out_of_memory=1, forks_refused=0)
 
 
 def test_the_fake_gives_its_answers_in_order_and_nothing_else(tmp_path: Path) -> None:

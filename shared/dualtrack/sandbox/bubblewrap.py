@@ -1,38 +1,151 @@
-"""The bubblewrap driver: Linux namespaces, a system call filter, control groups or resource limits; about 25 ms a command.
+"""The bubblewrap driver: Linux namespaces, a system call filter, control groups or resource limits.
 
 Never runs bubblewrap as root (it would be escapable): as root it drops to an unprivileged user first. Always starts it with an empty
-environment. Each run is watched by the thread that started it, since `--die-with-parent` follows the thread.
+environment, from a process that ends with this one (see `spawner`), and so do all sandboxes with it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
+import platform
+import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.access import give_workspace
-from dualtrack.sandbox.binary import find_bwrap, reachable_bwrap
-from dualtrack.sandbox.bwrap_options import VARIANTS
-from dualtrack.sandbox.bwrap_run import BwrapRun, Setup
-from dualtrack.sandbox.cgroups import CgroupSupport, CommandGroup, detect
+from dualtrack.sandbox.binary import remove_drafts
+from dualtrack.sandbox.bwrap_run import BwrapRun
+from dualtrack.sandbox.bwrap_sandbox import BwrapSandbox, Setup
+from dualtrack.sandbox.bwrap_setup import find_setup, trial
+from dualtrack.sandbox.cgroups import CgroupSupport, detect
 from dualtrack.sandbox.disk import DiskWatch
-from dualtrack.sandbox.interpreter import interpreter_prefix
+from dualtrack.sandbox.group_names import remove_leftovers
 from dualtrack.sandbox.outcome import outcome_of
 from dualtrack.sandbox.port import Command, Ended, Outcome
 from dualtrack.sandbox.pump import Pump
-from dualtrack.sandbox.seccomp import filter_program
+from dualtrack.sandbox.rung import LaunchSpec, Mount, RungName, RungReport
+from dualtrack.sandbox.sandbox_group import SandboxGroup
+from dualtrack.sandbox.spawner import spawner_for
 from dualtrack.settings import SandboxSettings
 
-_log = logging.getLogger(__name__)
-
 _MESSAGE_BYTES: Final = 2000
+_STRENGTH: Final = "unprivileged user, all namespaces, system call filter; shares the kernel with the machine"
+_VERSION_S: Final = 20.0
+_PROOF: Final = ("python3", "-I", "-S", "-c", "print(6 * 7)")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentProgram:
+    """The in-sandbox agent, as a rung starts it."""
+
+    mount: Mount
+    argv: Sequence[str]
+    """With the path inside; `argv[0]` is looked up on the sandbox's PATH."""
+
+
+class BubblewrapRung:
+    """`Rung` by bubblewrap. Thread-safe; finds out on first use what this machine allows."""
+
+    name = RungName.BUBBLEWRAP
+    shares_files = True
+
+    def __init__(self, settings: SandboxSettings, limits: SandboxLimits, agent: AgentProgram, *, cgroups: bool = True) -> None:
+        """Nothing is started yet.
+
+        Args:
+            settings: where workspaces are, and the user that sandboxes run as.
+            limits: those that trial sandboxes run under.
+            agent: what is started inside.
+            cgroups: False: make no control groups even where they could be made.
+        """
+        self._settings = settings
+        self._limits = limits
+        self._agent = agent
+        self._uid = settings.uid if os.geteuid() == 0 else None
+        self._spawner = spawner_for(self._uid)
+        self._with_cgroups = cgroups
+        self._lock = threading.Lock()
+        self._setup: Setup | None = None
+        self._support: CgroupSupport | None = None
+
+    def launch(self, spec: LaunchSpec) -> BwrapSandbox:
+        """See `Rung.launch`. As root, what is in the workspace is given to the sandbox's user first."""
+        setup = self._ready()
+        if setup.uid is not None:
+            give_workspace(spec.workspace, setup.uid)
+        return BwrapSandbox(setup, self._spawner, spec, self._agent.argv, mounts=[self._agent.mount])
+
+    def probe(self) -> RungReport:
+        """See `Rung.probe`."""
+        try:
+            setup = self._ready()
+            started = time.monotonic()
+            printed, said = trial(setup, self._spawner, self._settings, self._limits, _PROOF)
+            took = time.monotonic() - started
+        except (SandboxUnavailable, SandboxFailed) as error:
+            return RungReport(self.name, works=False, strength=_STRENGTH, found={}, problem=error.message)
+        found = {
+            "bubblewrap": f"{_version(setup.binary)} ({setup.binary})",
+            "kernel": platform.release(),
+            "user": str(os.geteuid() if setup.uid is None else setup.uid),
+            "control groups": str(setup.cgroups),
+            "python": "the system's" if setup.interpreter is None else str(setup.interpreter),
+            "start, Python and end": f"{took * 1000:.0f} ms",
+        }
+        problem = ""
+        if printed.strip() != b"42":
+            problem = (
+                f"The sandbox works but Python does not run in it ({said}). Install the system's python3 (such as: apt-get install "
+                "python3), or raise the limits that sandboxes run under."
+            )
+        return RungReport(self.name, works=not problem, strength=_STRENGTH, found=found, gaps=_gaps(setup), problem=problem)
+
+    def sweep(self) -> Sequence[str]:
+        """See `Rung.sweep`. Processes end with their executor; what a dead one leaves are empty control groups and drafts of copies."""
+        removed: list[str] = []
+        for parent in self._groups().parents():
+            removed += remove_leftovers(parent)
+        return [*removed, *remove_drafts(self._settings.workspaces)]
+
+    def _groups(self) -> CgroupSupport:
+        with self._lock:
+            if self._support is None:
+                self._support = detect() if self._with_cgroups else CgroupSupport()
+            return self._support
+
+    def _ready(self) -> Setup:
+        cgroups = self._groups()
+        with self._lock:
+            if self._setup is None:
+                self._setup = find_setup(self._settings, self._limits, cgroups, self._spawner, self._uid)
+            return self._setup
+
+
+def _gaps(setup: Setup) -> list[str]:
+    missing = {
+        "memory limit is per process, by address space: no control group for memory can be made": setup.cgroups.memory is None,
+        "process limit by RLIMIT_NPROC, hits are not counted: no control group for processes can be made": setup.cgroups.pids is None,
+        "CPU time is limited per process and not counted: no control group for it can be made": setup.cgroups.cpu is None,
+        "new user namespaces are forbidden by the system call filter alone (/proc/sys is read-only here)": not setup.variant.disable_userns,
+        "/proc is empty inside: programs that need it fail": not setup.variant.proc,
+    }
+    return [text for text, applies in missing.items() if applies]
+
+
+def _version(binary: Path) -> str:
+    try:
+        done = subprocess.run([binary, "--version"], capture_output=True, env={}, timeout=_VERSION_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return done.stdout.decode(errors="replace").strip().removeprefix("bubblewrap ")
 
 
 class BubblewrapSandbox:
@@ -47,6 +160,7 @@ class BubblewrapSandbox:
         self._with_cgroups = cgroups
         self._lock = threading.Lock()
         self._setup: Setup | None = None
+        self._spawner = spawner_for(settings.uid if os.geteuid() == 0 else None)
 
     def check(self) -> None:
         """Run `python3` in a sandbox. Raises `SandboxUnavailable`, saying why and what to do."""
@@ -83,34 +197,7 @@ class BubblewrapSandbox:
 
     def _find_setup(self) -> Setup:
         uid = self._settings.uid if os.geteuid() == 0 else None
-        binary = find_bwrap()
-        if uid is not None:
-            binary = reachable_bwrap(binary, uid, self._settings.workspaces)
-        interpreter = interpreter_prefix(uid)
-        cgroups = detect() if self._with_cgroups else CgroupSupport()
-        failure = ""
-        for variant in VARIANTS:
-            setup = Setup(binary, uid, interpreter, filter_program(), cgroups, variant)
-            with self._scratch(setup) as workspace:
-                try:
-                    self._run(setup, Command(("true",)), workspace, self._limits, threading.Event())
-                except SandboxFailed as error:
-                    failure = failure or error.message
-                    continue
-            facts = {"binary": str(binary), "uid": uid, "variant": str(variant), "cgroups": str(cgroups)}
-            _log.info("Sandbox ready", extra=facts)
-            if variant != VARIANTS[0]:
-                _log.warning(
-                    "The sandbox works without a part of its defences (see variant): the system call filter isolates alone. In a Docker "
-                    "container, security_opt systempaths=unconfined gives it the rest.",
-                    extra=facts,
-                )
-            return setup
-        raise SandboxUnavailable(
-            f"bubblewrap can't make a sandbox here: {failure} Unprivileged user namespaces must be allowed: on a host, sysctl "
-            "user.max_user_namespaces above 0 and, on Ubuntu, kernel.apparmor_restrict_unprivileged_userns=0; in a Docker container, "
-            "the security_opt of docker-compose.yml: our seccomp profile, systempaths=unconfined, apparmor=unconfined."
-        )
+        return find_setup(self._settings, self._limits, detect() if self._with_cgroups else CgroupSupport(), self._spawner, uid)
 
     @contextlib.contextmanager
     def _scratch(self, setup: Setup) -> Iterator[Path]:
@@ -131,14 +218,14 @@ class BubblewrapSandbox:
         try:
             # One more process: the sandbox's own init.
             with (
-                CommandGroup(setup.cgroups, limits.memory_bytes, limits.processes + 1) as group,
+                SandboxGroup(setup.cgroups, limits.memory_bytes, limits.processes + 1) as group,
                 BwrapRun(setup, command, workspace, limits) as run,
             ):
                 run.start(group)
                 watch = DiskWatch(workspace, limits).look if command.writable else _nothing_to_watch
                 pumped = Pump(run.process, command.stdin, limits, cancel, kill=run.kill, watch=watch).run()
                 run.wait_gone()
-                out_of_memory = group.out_of_memory()
+                out_of_memory = bool(group.counters().out_of_memory)
                 exit_code = run.exit_code()
         except OSError as error:
             raise SandboxFailed(f"The sandbox could not be run: {error}.") from error

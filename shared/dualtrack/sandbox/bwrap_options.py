@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from dualtrack.domain.limits import MIB
+from dualtrack.sandbox.rung import LaunchSpec
 
 SANDBOX_ID: Final = 1000
 """User and group inside the sandbox, whoever runs it outside."""
@@ -22,6 +23,17 @@ _SYSTEM_DIRECTORIES: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC: Final = ("alternatives", "ld.so.cache", "ssl/certs", "localtime")
 _HIDDEN_IN_PROC: Final = ("cmdline", "keys", "key-users", "kallsyms", "timer_list", "kpageflags", "kpagecount")
 _PATH: Final = ("/usr/local/bin", "/usr/bin", "/bin")
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """Inherited file descriptors that bubblewrap reads from; it closes them before the command starts."""
+
+    passwd: int
+    group: int
+    seccomp: int
+    status: int
+    block: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,39 +51,22 @@ class Variant:
 VARIANTS: Final = (Variant(), Variant(disable_userns=False), Variant(disable_userns=False, proc=False))
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptors:
-    """Inherited file descriptors that bubblewrap reads from; it closes them before the command starts."""
-
-    passwd: int
-    group: int
-    seccomp: int
-    status: int
-    block: int
-
-
-def options(
-    variant: Variant, interpreter: Path | None, workspace: Path, env: Mapping[str, str], descriptors: Descriptors, *, writable: bool
-) -> list[str]:
-    """All options for one run, for `bwrap --args`.
+def options(variant: Variant, interpreter: Path | None, spec: LaunchSpec, descriptors: Descriptors) -> list[str]:
+    """All options for one sandbox, for `bwrap --args`.
 
     Args:
         variant: what this machine allows.
         interpreter: prefix of a Python installation outside /usr to show read-only and put on the PATH.
-        workspace: host directory.
-        env: further environment; the sandbox's own PATH, HOME, LANG and TMPDIR can be overridden.
+        spec: its workspace, further mounts and environment (the sandbox's own PATH, HOME, LANG and TMPDIR can be overridden).
         descriptors: inherited descriptors.
-        writable: whether the workspace may be changed.
     """
-    path = ":".join([f"{interpreter}/bin", *_PATH] if interpreter else _PATH)
-    environment = {"PATH": path, "HOME": "/workspace", "LANG": "C.UTF-8", "TMPDIR": "/tmp", **env}  # noqa: S108 - the sandbox's own
     result = [
         *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup"),
         *(["--disable-userns"] if variant.disable_userns else []),
         *("--uid", str(SANDBOX_ID), "--gid", str(SANDBOX_ID), "--hostname", "sandbox"),
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
     ]
-    for name, value in environment.items():
+    for name, value in _environment(interpreter, spec.environment).items():
         result += ["--setenv", name, value]
     result += _system(descriptors)
     if interpreter:
@@ -79,9 +74,16 @@ def options(
     result += _kernel(variant)
     result += ["--size", str(_TMP_BYTES), "--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - the sandbox's own
     result += ["--size", str(_SHM_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108 - the sandbox's own
-    result += ["--bind" if writable else "--ro-bind", str(workspace), "/workspace", "--remount-ro", "/", "--chdir", "/workspace"]
-    result += ["--seccomp", str(descriptors.seccomp), "--json-status-fd", str(descriptors.status), "--block-fd", str(descriptors.block)]
-    return result
+    for mount in spec.mounts:
+        result += ["--ro-bind", str(mount.source), mount.target]
+    result += ["--bind" if spec.writable else "--ro-bind", str(spec.workspace), "/workspace", "--remount-ro", "/", "--chdir", "/workspace"]
+    result += ["--seccomp", str(descriptors.seccomp), "--json-status-fd", str(descriptors.status)]
+    return result if descriptors.block is None else [*result, "--block-fd", str(descriptors.block)]
+
+
+def _environment(interpreter: Path | None, further: Mapping[str, str]) -> dict[str, str]:
+    path = ":".join([f"{interpreter}/bin", *_PATH] if interpreter else _PATH)
+    return {"PATH": path, "HOME": "/workspace", "LANG": "C.UTF-8", "TMPDIR": "/tmp", **further}  # noqa: S108 - the sandbox's own
 
 
 def _system(descriptors: Descriptors) -> list[str]:

@@ -9,35 +9,23 @@ import select
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
 from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.limits import SandboxLimits
-from dualtrack.sandbox.bwrap_options import GROUP, PASSWD, Descriptors, Variant, options
-from dualtrack.sandbox.cgroups import CgroupSupport, CommandGroup
+from dualtrack.sandbox.bwrap_options import GROUP, PASSWD, Descriptors, options
+from dualtrack.sandbox.bwrap_sandbox import Setup
 from dualtrack.sandbox.port import Command
 from dualtrack.sandbox.rlimits import limited
+from dualtrack.sandbox.rung import LaunchSpec
+from dualtrack.sandbox.sandbox_group import SandboxGroup
 
 _NAME: Final = "sandbox"
 _START_S: Final = 20.0  # from exec to a built sandbox: milliseconds, unless the machine is overloaded
 _GONE_S: Final = 10.0
 _STATUS_BYTES: Final = 64 * 1024
 _MESSAGE_BYTES: Final = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What was found on this machine; the same for every run."""
-
-    binary: Path
-    uid: int | None
-    """User to drop to; None when this process is unprivileged already."""
-    interpreter: Path | None
-    seccomp: bytes
-    cgroups: CgroupSupport
-    variant: Variant
 
 
 class BwrapRun:
@@ -73,7 +61,7 @@ class BwrapRun:
                     if pipe is not None:
                         pipe.close()
 
-    def start(self, group: CommandGroup) -> None:
+    def start(self, group: SandboxGroup) -> None:
         """Build the sandbox, put it into its control groups, let the command go.
 
         Raises:
@@ -94,9 +82,8 @@ class BwrapRun:
 
     def _spawn(self, given: contextlib.ExitStack, descriptors: Descriptors) -> subprocess.Popen[bytes]:
         setup = self._setup
-        listed = options(
-            setup.variant, setup.interpreter, self._workspace.resolve(), self._command.env, descriptors, writable=self._command.writable
-        )
+        spec = LaunchSpec(self._workspace.resolve(), self._limits, environment=self._command.env, writable=self._command.writable)
+        listed = options(setup.variant, setup.interpreter, spec, descriptors)
         arguments = _file(given, b"".join(os.fsencode(option) + b"\0" for option in listed))
         argv = limited(self._command.argv, self._limits, address_space=setup.cgroups.memory is None, processes=setup.cgroups.pids is None)
         drop: dict[str, Any] = {} if setup.uid is None else {"user": setup.uid, "group": setup.uid, "extra_groups": []}
@@ -109,7 +96,7 @@ class BwrapRun:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            pass_fds=(descriptors.passwd, descriptors.group, descriptors.seccomp, descriptors.status, descriptors.block, arguments),
+            pass_fds=(descriptors.passwd, descriptors.group, descriptors.seccomp, descriptors.status, descriptors.block or -1, arguments),
             start_new_session=True,  # Ctrl-C at the worker's terminal is the worker's business
             cwd="/",
             umask=0o022,

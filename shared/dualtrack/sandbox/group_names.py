@@ -6,18 +6,19 @@ A process id alone is not enough: ids are used again, and containers that share 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
+import signal
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-_LOG: Final = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"dualtrack-([0-9]+)-([0-9]+)-([0-9]+)-[0-9a-f]{12}")
 _PROC: Final = Path("/proc")
 _START_FIELD: Final = 19  # of /proc/<pid>/stat after the program's name: proc(5) calls it number 22
+_REMOVAL_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,12 @@ def group_name() -> str:
     return f"dualtrack-{own.namespace}-{own.pid}-{own.started}-{uuid.uuid4().hex[:12]}"
 
 
-def remove_leftovers(parent: Path) -> None:
-    """Remove the empty groups below `parent` whose process has ended. Of processes that can't be seen from here, none is touched."""
-    removed = 0
+def remove_leftovers(parent: Path) -> list[str]:
+    """Remove the groups below `parent` whose owner has ended, and end the processes in them; a line for each removed.
+
+    Of owners that can't be seen from here, none is touched.
+    """
+    removed = []
     with contextlib.suppress(OSError):
         namespace = _namespace()
         for group in parent.glob("dualtrack-*"):
@@ -46,11 +50,31 @@ def remove_leftovers(parent: Path) -> None:
                 continue
             owner = _Process(*(int(number) for number in match.groups()))
             if owner.namespace == namespace and not _lives(owner):
-                with contextlib.suppress(OSError):  # it has processes, or another worker was faster
+                killed = kill_members(group, _REMOVAL_S)
+                with contextlib.suppress(OSError):  # a process could not be ended, or another executor was faster
                     group.rmdir()
-                    removed += 1
-    if removed:
-        _LOG.info("Removed the control groups of workers that were killed", extra={"parent": str(parent), "groups": removed})
+                    removed.append(f"control group {group}" + (f", {killed} processes in it" if killed else ""))
+    return removed
+
+
+def kill_members(group: Path, patience_s: float) -> int:
+    """End all processes in a group, until it is empty or for so many seconds; how many were seen."""
+    killed: set[int] = set()
+    for name, value in (("pids.max", "0"), ("cgroup.kill", "1")):  # no more forks, and all at once, where the kernel has them
+        with contextlib.suppress(OSError), (group / name).open("r+") as file:  # never makes a file
+            file.write(value)
+    deadline = time.monotonic() + patience_s
+    with contextlib.suppress(OSError):
+        while members := (group / "cgroup.procs").read_text().split():
+            for pid in map(int, members):
+                if pid > 0:  # 0: of a pid namespace above ours
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                    killed.add(pid)
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.001)
+    return len(killed)
 
 
 def _namespace() -> int:
