@@ -106,6 +106,20 @@ class SandboxLimits(_Frozen):
     )
 
 
+class EgressLimits(_Frozen):
+    """What one sandbox session may do over the network, where its agent is allowed any (docs/network.md)."""
+
+    connections: int = Field(32, ge=1, le=512, description="Connections of a session to its proxy at once; further ones are refused.")
+    requests: Positive = Field(10_000, description="Requests and tunnels of a session.")
+    head_bytes: int = Field(64 * KIB, ge=4 * KIB, le=MIB, description="Request line and headers, or status line and headers.")
+    head_fields: Positive = Field(100, description="Headers of a request.")
+    head_s: Seconds = Field(15.0, description="Seconds for a request's line and headers, or a TLS handshake.")
+    connect_s: Seconds = Field(15.0, description="Seconds to look a host up and connect to it.")
+    idle_s: Seconds = Field(120.0, description="A connection on which nothing is sent or received for this long is closed.")
+    lifetime_s: Seconds = Field(3600.0, description="Longest life of a connection.")
+    events: Positive = Field(50, description="Events of requests that one tool call leaves; further requests are added up by host.")
+
+
 class PlatformLimits(_Frozen):
     """The operator's ceilings."""
 
@@ -179,6 +193,7 @@ class PlatformLimits(_Frozen):
     schedule_runs: Positive = Field(1000, description="Times of a schedule that its history keeps.")
     schedule_grace_s: Seconds = Field(60.0, description="A time that the scheduler comes to later than this counts as missed.")
     sandbox: SandboxLimits = SandboxLimits()
+    egress: EgressLimits = EgressLimits()
 
     @model_validator(mode="after")
     def _a_lease_outlives_its_heartbeats(self) -> PlatformLimits:

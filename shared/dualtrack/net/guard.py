@@ -97,6 +97,30 @@ def request(
         wire.close()
 
 
+def dial(host: str, port: int, *, allow: AllowList, timeout_s: float) -> socket.socket:
+    """A plain connection to a host: looked up once, to an address that was checked.
+
+    Args:
+        host: a name or an address, without brackets.
+        port: where to.
+        allow: what may be reached although it is not public.
+        timeout_s: for resolving and connecting together.
+
+    Raises:
+        AddressRefused: it has no address that may be reached.
+        HostUnreachable: no such host, or no connection.
+    """
+    deadline = time.monotonic() + timeout_s
+    target = Target("http", host, port, "/")
+    failure: OSError = TimeoutError("timed out")
+    for address in _addresses(target, allow, deadline, "host"):
+        try:
+            return _open(address, port, deadline)
+        except OSError as error:
+            failure = error
+    raise HostUnreachable(f"{target.authority} can't be reached: {_reason(failure)}.") from failure
+
+
 class _Wire(RawIOBase):
     """A connected socket every operation of which ends by one deadline."""
 
@@ -209,19 +233,35 @@ def _resolve(target: Target, deadline: float) -> list[Address]:
 def _connect(target: Target, addresses: list[Address], deadline: float) -> _Wire:
     failure: Exception = TimeoutError("timed out")
     for address in addresses:
-        sock = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_STREAM)  # noqa: PLR2004 - the protocol
         try:
-            sock.settimeout(min(CONNECT_S, _left(deadline)))
-            sock.connect((str(address), target.port))
+            sock = _open(address, target.port, deadline)
             if target.scheme == "https":
-                sock.settimeout(_left(deadline))
-                sock = _tls().wrap_socket(sock, server_hostname=target.host)
+                sock = _secured(sock, target.host, deadline)
         except (OSError, ValueError) as error:  # TLS failures are OSErrors; a name that TLS can not carry is the other
-            sock.close()
             failure = error
             continue
         return _Wire(sock, deadline)
     raise HostUnreachable(f"{target.authority} can't be reached: {_reason(failure)}.") from failure
+
+
+def _open(address: Address, port: int, deadline: float) -> socket.socket:
+    sock = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_STREAM)  # noqa: PLR2004 - the protocol
+    try:
+        sock.settimeout(min(CONNECT_S, _left(deadline)))
+        sock.connect((str(address), port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _secured(sock: socket.socket, host: str, deadline: float) -> socket.socket:
+    try:
+        sock.settimeout(_left(deadline))
+        return _tls().wrap_socket(sock, server_hostname=host)
+    except (OSError, ValueError):
+        sock.close()
+        raise
 
 
 @cache
