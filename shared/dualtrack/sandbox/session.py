@@ -23,8 +23,8 @@ from dualtrack.sandbox.watch import LimitWatch
 from dualtrack.sandbox.wire import AgentWire
 
 _REPLY_S: Final = 10.0
-_OWN_PROCESSES: Final = 3
-"""Processes beside the command's where the agent limits their number: the sandbox's init, the agent, the relay."""
+_OWN_PROCESSES: Final = 4
+"""Processes beside the command's where the agent limits their number: the sandbox's init, the agent, its waiting interpreter, the relay."""
 _ENDS: Final = frozenset({Ended.WALL_TIME, Ended.CPU_TIME, Ended.OUTPUT, Ended.DISK})
 _NEW_PYTHON: Final = "new Python session: the variables, functions and imports of earlier cells are gone"
 
@@ -94,13 +94,13 @@ class AgentSession:
         if missing:
             raise SandboxUnavailable(f"The template preloads what can't be imported inside: {'; '.join(missing)}.")
 
-    def ping(self, timeout_s: float = _REPLY_S) -> None:
-        """Prove that the agent answers.
-
-        Raises:
-            SandboxFailed: it does not; the session is over.
-        """
-        self._ask(protocol.PING, protocol.PONG, timeout_s)
+    def ping(self, timeout_s: float = _REPLY_S) -> bool:
+        """Whether the agent answers in time; if not, the session is over."""
+        try:
+            self._ask(protocol.PING, protocol.PONG, timeout_s)
+        except SandboxFailed:
+            return False
+        return True
 
     def run(self, command: Command, limits: SandboxLimits, cancel: threading.Event, sink: Sink | None = None) -> Outcome:
         """See `Session.run`."""

@@ -8,12 +8,12 @@ import select
 import signal
 import sys
 
-from . import cells, children, interpreter, protocol
+from . import children, commands, interpreter, protocol
 from .outputs import Drain
 from .processes import Processes
 from .protocol import Fields
-from .tasks import Forked, Lasting, Task, exit_report
-from .wire import Poller, Wire
+from .tasks import Forked, Interpreter, Pipes, Task, exit_report
+from .wire import Feeder, Poller, Wire
 
 _NO_USAGE = resource.struct_rusage((0.0, 0.0) + (0,) * 14)
 
@@ -28,9 +28,12 @@ class Agent:
         self._processes = processes
         self._workspace = workspace
         self._tasks: dict[int, Task] = {}  # by process
-        self._lasting: Lasting | None = None
+        self._interpreters: dict[int, Interpreter] = {}  # by process
+        self._spare: Interpreter | None = None
+        self._lasting: Interpreter | None = None
+        """The one of the persistent cells."""
         self._parts: dict[int, bytearray] = {}
-        self._cells = 0
+        self._cells = 1
         self._answers = {
             protocol.EXEC: self._exec,
             protocol.CELL: self._cell,
@@ -85,76 +88,75 @@ class Agent:
         argv, env, limits = fields.texts("argv"), fields.mapping("env"), fields.numbers("limits")
         if not argv:
             raise protocol.ProtocolError("a command without a program")
-
-        def job() -> int:
-            return children.become(argv, {**os.environ, **env}, self._workspace, limits)
-
-        self._start(channel, job, stdin=fields.flag("stdin"))
-
-    def _cell(self, channel: int, payload: bytes) -> None:
-        fields = Fields(payload)
-        source, env, limits = fields.text("source"), fields.mapping("env"), fields.numbers("limits")
-        self._cells += 1
-        number = self._cells
-        if fields.flag("persistent"):
-            lasting = self._lasting or self._start_lasting(channel)
-            if lasting is not None:
-                lasting.run(channel, interpreter.request(source, number, limits, env))
-            return
-        self._start(channel, lambda: cells.run_file(source, number, limits, env, self._workspace), stdin=False)
-
-    def _start(self, channel: int, job: cells.Job, *, stdin: bool) -> None:
         try:
-            task = Task(self._poller, self._wire, self._drain, channel, stdin=stdin)
+            task = Task(self._poller, self._wire, self._drain, channel, stdin=fields.flag("stdin"))
         except OSError as error:
             self._refuse(channel, error)
             return
+        pipes = task.pipes
         try:
-            pid = os.fork()
+            pid = commands.spawn(argv, {**os.environ, **env}, pipes.stdin, pipes.stdout, pipes.stderr, limits)
         except OSError as error:
             task.abandon()
             self._refuse(channel, error)
             return
-        if pid == 0:
-            pipes = task.given
-            raise Forked(lambda: self._child(pipes.stdin, pipes.stdout, pipes.stderr, job))
         self._tasks[pid] = task
         task.started()
 
-    def _start_lasting(self, channel: int) -> Lasting | None:
-        try:
-            lasting = Lasting(self._poller, self._wire, self._drain, self._paused)
-        except OSError as error:
-            self._refuse(channel, error)
-            return None
+    def _cell(self, channel: int, payload: bytes) -> None:
+        fields = Fields(payload)
+        persistent = fields.flag("persistent")
+        request = interpreter.request(
+            fields.text("source"), self._cells, fields.numbers("limits"), fields.mapping("env"), persistent=persistent
+        )
+        self._cells += 1
+        chosen = self._lasting if persistent else None
+        if chosen is None:
+            try:
+                chosen = self._spare or self._fork()
+            except OSError as error:
+                self._refuse(channel, error)
+                return
+            self._spare = None
+            if persistent:
+                self._lasting = chosen
+            else:
+                self._processes.helpers.discard(chosen.pid)
+        chosen.run(channel, request, persistent=persistent)
+
+    def prepare(self) -> None:
+        """Have an interpreter wait for the next cell, so that it finds one warm.
+
+        Raises:
+            Forked: in the new child.
+        """
+        if self._spare is None:
+            try:
+                self._spare = self._fork()
+            except OSError:  # no room for it now: it is made when it is needed
+                pass
+
+    def _fork(self) -> Interpreter:
+        new = Interpreter(self._poller, self._wire, self._drain, self._paused)
         try:
             pid = os.fork()
-        except OSError as error:
-            lasting.abandon()
-            self._refuse(channel, error)
-            return None
+        except OSError:
+            new.abandon()
+            raise
         if pid == 0:
-            pipes = lasting.given
-            control = lasting.control
-
-            def job() -> int:
-                os.chdir(self._workspace)
-                cells.become_python()
-                return interpreter.serve(self._workspace)
-
-            raise Forked(lambda: self._child(pipes.stdin, pipes.stdout, pipes.stderr, job, control=control))
+            raise Forked(lambda: self._child(new.pipes, new.control))
+        new.started(pid)
         self._processes.helpers.add(pid)
-        self._lasting = lasting
-        lasting.started(pid)
-        return lasting
+        self._interpreters[pid] = new
+        return new
 
-    def _child(self, stdin: int, stdout: int, stderr: int, job: cells.Job, *, control: int = -1) -> int:
-        """In a new child: let go of the agent and run `job`, whose exit status it returns."""
+    def _child(self, pipes: Pipes, control: int) -> int:
+        """In a new child: let go of the agent, and wait for cells."""
         self._poller.close()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        children.settle(stdin, stdout, stderr, control)
-        return job()
+        children.settle(pipes.stdin, pipes.stdout, pipes.stderr, control)
+        return interpreter.serve(self._workspace)
 
     def _refuse(self, channel: int, error: OSError) -> None:
         self._wire.send(protocol.control(protocol.REFUSED, channel, error=str(error), errno=error.errno or 0))
@@ -181,18 +183,26 @@ class Agent:
         if task is not None:
             task.finish()
             self._report(task.channel, status, usage)
-        elif self._lasting is not None and pid == self._lasting.pid:
-            lasting, self._lasting = self._lasting, None
-            self._processes.helpers.discard(pid)
-            channel, new = lasting.channel, lasting.new
-            lasting.finish()
-            if channel:
-                self._report(channel, status, usage, persistent=True, new=new)
+            return
+        ended = self._interpreters.pop(pid, None)
+        if ended is None:
+            return  # an orphan that became ours
+        self._processes.helpers.discard(pid)
+        if ended is self._spare:
+            self._spare = None
+        if ended is self._lasting:
+            self._lasting = None
+        channel = ended.channel
+        ended.finish()
+        if channel:
+            self._report(channel, status, usage, persistent=ended.persistent, new=ended.ran == 1)
+            self.prepare()
 
-    def _paused(self, lasting: Lasting, status: int) -> None:
-        channel, new = lasting.channel, lasting.new
-        lasting.pause()
-        self._report(channel, status, _NO_USAGE, persistent=True, new=new)
+    def _paused(self, paused: Interpreter, status: int) -> None:
+        channel = paused.channel
+        paused.pause()
+        self._report(channel, status, _NO_USAGE, persistent=True, new=paused.ran == 1)
+        self.prepare()
 
     def _report(self, channel: int, status: int, usage: resource.struct_rusage, *, persistent: bool = False, new: bool = False) -> None:
         report = exit_report(status, usage, self._processes.background(), persistent=persistent, new=new)
@@ -200,27 +210,25 @@ class Agent:
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
-    def _task(self, channel: int) -> tuple[int, Task] | None:
-        for pid, task in self._tasks.items():
-            if task.channel == channel:
-                return pid, task
-        return None
+    def _input(self, channel: int) -> Feeder | None:
+        """Of a command that still runs."""
+        return next((task.stdin for task in self._tasks.values() if task.channel == channel), None)
 
     def _stdin(self, channel: int, payload: bytes) -> None:
-        found = self._task(channel)
-        if found is not None and found[1].stdin is not None:
-            found[1].stdin.add(payload)
+        found = self._input(channel)
+        if found is not None:
+            found.add(payload)
 
     def _stdin_end(self, channel: int, _: bytes) -> None:
-        found = self._task(channel)
-        if found is not None and found[1].stdin is not None:
-            found[1].stdin.end()
+        found = self._input(channel)
+        if found is not None:
+            found.end()
 
     def _signal(self, channel: int, payload: bytes) -> None:
         number = Fields(payload).number("signal", 1, 64)
-        found = self._task(channel)
-        pid = found[0] if found else self._lasting.pid if self._lasting is not None and self._lasting.channel == channel else 0
-        if pid:
+        running = [pid for pid, task in self._tasks.items() if task.channel == channel]
+        running += [pid for pid, one in self._interpreters.items() if one.channel == channel]
+        for pid in running:
             try:
                 os.killpg(pid, number)
             except (ProcessLookupError, PermissionError):

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import io
+import json
 import linecache
 import os
 import signal
 import sys
 import types
 
-from . import children
+from . import ending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import CodeType
     from typing import Any
-
-    Job = Callable[[], int]
 
 
 def reseed() -> None:
@@ -46,86 +45,86 @@ def _stream(descriptor: int, mode: str, errors: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, line_buffering=mode == "wb")
 
 
-def new_main(workspace: str) -> dict[str, Any]:
-    """A `__main__` module as a file has, and the module path of one in the workspace; returns its namespace."""
+def new_main() -> None:
+    """A `__main__` module as a file has."""
     main = types.ModuleType("__main__")
-    namespace = main.__dict__
-    namespace["__builtins__"] = builtins
+    main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
-    given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
-    sys.path[:1] = [workspace, *given]
-    return namespace
 
 
-class Cell:
-    """A piece of source with a file of its own, so that tracebacks, `inspect` and `multiprocessing` find its lines."""
-
-    def __init__(self, source: str, number: int) -> None:
-        self.source = source
-        directory = os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - the sandbox's own
-        self.path = "%s/cell_%d.py" % (directory, number)
-        try:
-            with open(self.path, "w", encoding="utf-8", errors="surrogatepass") as file:
-                file.write(source)
-        except OSError:  # full, or not writable
-            self.path = "<cell %d>" % number
-        linecache.cache[self.path] = (len(source), None, source.splitlines(keepends=True), self.path)
-
-    def run(self, namespace: dict[str, Any], *, echo: bool) -> None:
-        """Run it; with `echo` the value of a last expression is printed as in a notebook.
-
-        Raises:
-            BaseException: whatever the source raises.
-        """
-        namespace["__file__"] = self.path
-        sys.argv = [self.path]
-        for code in self._compiled(echo):
-            exec(code, namespace)  # noqa: S102 - the purpose of a sandbox
-
-    def _compiled(self, echo: bool) -> list[CodeType]:  # noqa: FBT001 - private
-        if not echo:
-            return [compile(self.source, self.path, "exec", dont_inherit=True)]
-        import ast
-
-        tree = ast.parse(self.source, self.path)
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        codes = [compile(tree, self.path, "exec", dont_inherit=True)] if tree.body else []
-        if last is not None:
-            codes.append(compile(ast.Interactive([last]), self.path, "single", dont_inherit=True))
-        return codes
-
-
-def run_file(source: str, number: int, limits: dict[str, int], env: dict[str, str], workspace: str) -> int:
-    """Run a fresh cell in a new child; returns the exit status, with which the interpreter must then end as it always does.
-
-    Raises:
-        SystemExit: as the source does.
-    """
-    os.environ.update(env)
+def set_path(workspace: str) -> None:
+    """Let modules be found in the workspace first, and where PYTHONPATH says."""
     os.chdir(workspace)
-    children.limit(limits)
-    become_python()
-    namespace = new_main(workspace)
-    return 0 if finished(Cell(source, number), namespace, echo=False) else 1
+    given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    first = [workspace, *(path for path in given if path != workspace)]
+    sys.path[:] = first + [path for path in sys.path if path not in first]
 
 
-def finished(cell: Cell, namespace: dict[str, Any], *, echo: bool) -> bool:
-    """Run a cell; False if it raised something, whose traceback is on stderr.
+class Status:
+    """How a cell ended."""
 
-    Raises:
-        SystemExit: as the source does.
+    def __init__(self, code: int, *, exits: bool) -> None:
+        self.code = code
+        self.exits = exits
+        """Whether it asked for the end of the interpreter."""
+
+
+def run(source: str, number: int, *, echo: bool) -> Status:
+    """Run source in `__main__`; with `echo` the value of a last expression is printed as in a notebook. Tracebacks go to stderr.
+
+    The source gets a file of its own, so that tracebacks, `inspect` and `multiprocessing` find its lines.
     """
+    path = _file(source, number)
     try:
-        cell.run(namespace, echo=echo)
-    except SystemExit:
-        raise
+        namespace = sys.modules["__main__"].__dict__
+        namespace["__file__"] = path
+        sys.argv = [path]
+        for code in _compiled(source, path, echo=echo):
+            exec(code, namespace)  # noqa: S102 - the purpose of a sandbox
+    except SystemExit as error:
+        return Status(ending.exit_code(error), exits=True)
     except BaseException as error:
-        report(error, cell.path)
-        return False
-    return True
+        _report(error, path)
+        return Status(1, exits=False)
+    return Status(0, exits=False)
 
 
-def report(error: BaseException, path: str) -> None:
+def warm_up(source: str) -> None:
+    """Do all that a cell does, so that the first one finds this process's memory its own and its code paths tried."""
+    json.loads(json.dumps([source, {"limit": 1}]))
+    namespace = {"__builtins__": builtins}
+    for echo in (False, True):
+        for code in _compiled(source, "<warm up>", echo=echo):
+            exec(code, namespace)  # noqa: S102 - our own
+    linecache.cache["<warm up>"] = (0, None, [], "")
+    linecache.cache.clear()
+    sys.stdout.write("")
+    sys.stdout.flush()
+
+
+def _file(source: str, number: int) -> str:
+    path = "%s/cell_%d.py" % (os.environ.get("TMPDIR", "/tmp"), number)  # noqa: S108 - the sandbox's own
+    try:
+        with open(path, "w", encoding="utf-8", errors="surrogatepass") as file:
+            file.write(source)
+    except OSError:  # full, or not writable
+        path = "<cell %d>" % number
+    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+    return path
+
+
+def _compiled(source: str, path: str, *, echo: bool) -> list[CodeType]:
+    if not echo:
+        return [compile(source, path, "exec", dont_inherit=True)]
+    tree = ast.parse(source, path)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    codes = [compile(tree, path, "exec", dont_inherit=True)] if tree.body else []
+    if last is not None:
+        codes.append(compile(ast.Interactive([last]), path, "single", dont_inherit=True))
+    return codes
+
+
+def _report(error: BaseException, path: str) -> None:
     """Print the traceback of what the cell in `path` raised, as the interpreter does: from the cell's own first line on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != path:

@@ -24,8 +24,6 @@ DESCRIPTORS = 4096
 CONTROL = 3
 """Descriptor by which the lasting interpreter speaks to the agent."""
 _OOM_FIRST = b"1000"
-_NOT_FOUND = 127
-_NOT_EXECUTABLE = 126
 
 
 def settle(stdin: int, stdout: int, stderr: int, control: int = -1) -> None:
@@ -84,22 +82,3 @@ def _set(kind: int, soft: int, hard: int | None = None) -> None:
     if hard != resource.RLIM_INFINITY:
         soft = min(soft, hard)
     resource.setrlimit(kind, (soft, hard))
-
-
-def become(argv: list[str], env: dict[str, str], cwd: str, limits: dict[str, int]) -> int:
-    """Become a program; returns only the exit status of a failure to, whose reason is on stderr then."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    try:
-        os.chdir(cwd)
-        limit(limits)
-        os.execvpe(argv[0], argv, env)  # noqa: S606 - the purpose of a sandbox
-    except FileNotFoundError:
-        return _complain("%s: not found" % argv[0], _NOT_FOUND)
-    except (OSError, ValueError) as error:
-        return _complain("%s: %s" % (argv[0], error), _NOT_EXECUTABLE)
-
-
-def _complain(message: str, status: int) -> int:
-    os.write(2, (message + "\n").encode("utf-8", "replace"))
-    return status

@@ -30,10 +30,12 @@ def main() -> int:
     try:
         start = _read_start(source)
         serving = agent.Agent(source, target, processes=Processes(own=start.flag("own_processes")), workspace=start.text("workspace"))
+        os.chdir(start.text("workspace"))
         missing = _preload(start.texts("preload"))
         gc.collect()
         gc.freeze()  # the collector of a child must not touch, and so copy, what it shares with the agent
         serving.ready(version=protocol.VERSION, python=agent.version(), pid=os.getpid(), missing=missing)
+        serving.prepare()
         serving.run()
     except Forked as forked:
         job = forked.job

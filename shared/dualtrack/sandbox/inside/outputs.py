@@ -82,12 +82,6 @@ class Output:
             os.close(self.descriptor)
             self.descriptor = -1
 
-    def detach(self) -> int:
-        """Give the descriptor away; -1 if it is closed."""
-        self._unwatch()
-        descriptor, self.descriptor = self.descriptor, -1
-        return descriptor
-
 
 def _readable(descriptor: int) -> int:
     """Bytes that can be read at once."""
@@ -111,14 +105,17 @@ class Drain:
         self._watched[descriptor] = None
         self._poller.add(descriptor, select.EPOLLIN | select.EPOLLONESHOT, lambda _: self._read(descriptor))
 
-    def take(self, descriptor: int) -> bool:
-        """Give one back; False where it has been closed."""
+    def closed(self, descriptor: int) -> bool:
+        """Stop draining one and leave it to its owner again; True where it is closed by now, because its last writer has gone."""
         if descriptor not in self._watched:
-            return False
+            return True
+        self._forget(descriptor)
+        return False
+
+    def _forget(self, descriptor: int) -> None:
         del self._watched[descriptor]
         self._poller.remove(descriptor)
         self._resting = [(until, other) for until, other in self._resting if other != descriptor]
-        return True
 
     def timeout(self) -> float | None:
         """Seconds until `turn` has something to do."""
@@ -142,5 +139,5 @@ class Drain:
             self._close(descriptor)
 
     def _close(self, descriptor: int) -> None:
-        self.take(descriptor)
+        self._forget(descriptor)
         os.close(descriptor)

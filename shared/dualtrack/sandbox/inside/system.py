@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 try:
     import ctypes
 
@@ -27,3 +33,10 @@ def flush_c_streams() -> None:
     """Write out what C code has printed by stdio."""
     if _libc is not None:
         _libc.fflush(None)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process by the C library, which flushes its streams and runs what C code has registered for the end."""
+    if _libc is not None:
+        _libc.exit(code)
+    os._exit(code)

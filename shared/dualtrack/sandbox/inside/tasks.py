@@ -1,8 +1,9 @@
-"""Commands and cells that are under way: their process, their pipes, and the report at their end."""
+"""What is under way: the pipes of a command or an interpreter from the agent's side, and the report at its end."""
 
 from __future__ import annotations
 
 import os
+import select
 import socket
 
 from . import interpreter, protocol
@@ -39,57 +40,15 @@ def exit_report(status: int, usage: struct_rusage, background: int, *, persisten
     }
 
 
-class Task:
-    """One command or fresh cell."""
-
-    def __init__(self, poller: Poller, wire: Wire, drain: Drain, channel: int, *, stdin: bool) -> None:
-        """Makes its pipes; `stdin`: it gets input, else it is at its end.
-
-        Raises:
-            OSError: no more descriptors.
-        """
-        self.channel = channel
-        self._drain = drain
-        self.given = Pipes(stdin=stdin)
-        self.outputs = [
-            Output(poller, wire, self.given.stdout_end, protocol.STDOUT),
-            Output(poller, wire, self.given.stderr_end, protocol.STDERR),
-        ]
-        self.stdin: Feeder | None = None
-        if self.given.stdin_end >= 0:
-            self.stdin = Feeder(
-                poller, self.given.stdin_end, lambda count: wire.send(protocol.control(protocol.TAKEN, channel, bytes=count))
-            )
-
-    def started(self) -> None:
-        """In the agent, once the child has its ends of the pipes."""
-        self.given.close()
-        for output in self.outputs:
-            output.open(self.channel)
-
-    def finish(self) -> None:
-        """The process has ended: send what it wrote; background processes may write on."""
-        for output in self.outputs:
-            output.finish()
-            descriptor = output.detach()
-            if descriptor >= 0:
-                self._drain.add(descriptor)
-        if self.stdin is not None:
-            self.stdin.close()
-
-    def abandon(self) -> None:
-        """It could not be started."""
-        self.given.close()
-        for output in self.outputs:
-            output.close()
-        if self.stdin is not None:
-            self.stdin.close()
-
-
 class Pipes:
     """The ends that a child gets (`stdin`, `stdout`, `stderr`) and the agent's (`*_end`)."""
 
     def __init__(self, *, stdin: bool) -> None:
+        """`stdin`: it gets input, else it is at its end.
+
+        Raises:
+            OSError: no more descriptors.
+        """
         self._opened: list[int] = []
         try:
             if stdin:
@@ -113,47 +72,121 @@ class Pipes:
             os.close(descriptor)
 
 
-class Lasting:
-    """The interpreter of persistent cells, from the agent's side."""
+class Outputs:
+    """Stdout and stderr of one process: sent while a command runs, else drained."""
 
-    def __init__(self, poller: Poller, wire: Wire, drain: Drain, ended: Callable[[Lasting, int], None]) -> None:
-        """Makes its pipes; `ended` is told the wait status of a cell after which the interpreter goes on.
+    def __init__(self, poller: Poller, wire: Wire, drain: Drain, pipes: Pipes) -> None:
+        self._drain = drain
+        self._drained = False
+        self._both = (Output(poller, wire, pipes.stdout_end, protocol.STDOUT), Output(poller, wire, pipes.stderr_end, protocol.STDERR))
+
+    def drain(self) -> None:
+        """Nobody wants them now."""
+        self._drained = True
+        for output in self._both:
+            if output.descriptor >= 0:
+                self._drain.add(output.descriptor)
+
+    def open(self, channel: int) -> None:
+        """Send them to `channel`."""
+        for output in self._both:
+            if self._drained and output.descriptor >= 0 and self._drain.closed(output.descriptor):
+                output.descriptor = -1
+            output.open(channel)
+        self._drained = False
+
+    def finish(self) -> None:
+        """Send what was written until now, and nothing that comes later: background processes may write on."""
+        for output in self._both:
+            output.finish()
+        self.drain()
+
+    def close(self) -> None:
+        """Close them."""
+        for output in self._both:
+            output.close()
+
+
+class Task:
+    """One command."""
+
+    def __init__(self, poller: Poller, wire: Wire, drain: Drain, channel: int, *, stdin: bool) -> None:
+        """Makes its pipes; `stdin`: it gets input.
 
         Raises:
             OSError: no more descriptors.
         """
-        self.channel = 0
+        self.channel = channel
+        self.pipes = Pipes(stdin=stdin)
+        self._outputs = Outputs(poller, wire, drain, self.pipes)
+        self.stdin: Feeder | None = None
+        if stdin:
+            self.stdin = Feeder(
+                poller, self.pipes.stdin_end, lambda count: wire.send(protocol.control(protocol.TAKEN, channel, bytes=count))
+            )
+
+    def started(self) -> None:
+        """Its process has its ends of the pipes."""
+        self.pipes.close()
+        self._outputs.open(self.channel)
+
+    def finish(self) -> None:
+        """Its process has ended."""
+        self._outputs.finish()
+        if self.stdin is not None:
+            self.stdin.close()
+
+    def abandon(self) -> None:
+        """It could not be started."""
+        self.pipes.close()
+        self._outputs.close()
+        if self.stdin is not None:
+            self.stdin.close()
+
+
+class Interpreter:
+    """A child of the preloaded interpreter that waits for cells: forked ahead of the first, so that a cell starts at once."""
+
+    def __init__(self, poller: Poller, wire: Wire, drain: Drain, paused: Callable[[Interpreter, int], None]) -> None:
+        """Makes its pipes; `paused` is told the wait status of a persistent cell after which it goes on.
+
+        Raises:
+            OSError: no more descriptors.
+        """
         self.pid = 0
-        self.new = True
-        self._drain = drain
-        self._ended = ended
-        self.given = Pipes(stdin=False)
-        self.outputs = [
-            Output(poller, wire, self.given.stdout_end, protocol.STDOUT),
-            Output(poller, wire, self.given.stderr_end, protocol.STDERR),
-        ]
-        ours, theirs = socket.socketpair()
-        self._answers = os.dup(ours.fileno())
-        self._requests = Feeder(poller, ours.detach())
-        self.control = theirs.detach()
+        self.channel = 0
+        """Of the cell it runs; 0: none."""
+        self.persistent = False
+        self.ran = 0
+        """Cells before the one that it runs."""
         self._poller = poller
+        self._paused = paused
+        self.pipes = Pipes(stdin=False)
+        self._outputs = Outputs(poller, wire, drain, self.pipes)
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            self.pipes.close()
+            self._outputs.close()
+            raise
+        self.control = theirs.detach()
+        """The child's end of the socket by which it is asked."""
+        self._answers = ours.fileno()
+        self._requests = Feeder(poller, ours.detach())
 
     def started(self, pid: int) -> None:
-        """In the agent, once the child has its ends."""
+        """Its process has its ends."""
         self.pid = pid
-        self.given.close()
+        self.pipes.close()
         os.close(self.control)
-        self._poller.add(self._answers, 1, self._answer)  # EPOLLIN
-        for output in self.outputs:
-            self._drain.add(output.descriptor)
+        self._poller.add(self._answers, select.EPOLLIN, self._answer)
+        self._outputs.drain()
 
-    def run(self, channel: int, request: bytes) -> None:
+    def run(self, channel: int, request: bytes, *, persistent: bool) -> None:
         """Run a cell."""
         self.channel = channel
-        for output in self.outputs:
-            if output.descriptor >= 0:
-                output.descriptor = output.descriptor if self._drain.take(output.descriptor) else -1
-            output.open(channel)
+        self.persistent = persistent
+        self._outputs.open(channel)
         self._requests.add(request)
 
     def _answer(self, _: int) -> None:
@@ -161,36 +194,29 @@ class Lasting:
             data = os.read(self._answers, 1)
         except BlockingIOError:
             return
-        if not data:  # its end is told by its wait status
+        except OSError:
+            data = b""
+        if not data:  # how it ends is told by its wait status
             self._poller.remove(self._answers)
-            return
-        if self.channel:
-            self._ended(self, 0 if data == interpreter.DONE else 1 << 8)
+        elif self.channel and self.persistent:
+            self._paused(self, 0 if data == interpreter.DONE else 1 << 8)
 
     def pause(self) -> None:
         """The cell has ended, the interpreter goes on."""
         self.channel = 0
-        self.new = False
-        for output in self.outputs:
-            output.finish()
-            if output.descriptor >= 0:
-                self._drain.add(output.descriptor)
+        self.ran += 1
+        self._outputs.finish()
 
     def finish(self) -> None:
         """The interpreter has ended."""
         if self.channel:
             self.pause()
-        for output in self.outputs:
-            output.descriptor = -1  # drained until its last writer has gone
-        self._requests.close()
         self._poller.remove(self._answers)
-        os.close(self._answers)
+        self._requests.close()
 
     def abandon(self) -> None:
         """It could not be started."""
-        self.given.close()
+        self.pipes.close()
         os.close(self.control)
-        os.close(self._answers)
+        self._outputs.close()
         self._requests.close()
-        for output in self.outputs:
-            output.close()
