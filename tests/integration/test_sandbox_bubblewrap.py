@@ -112,7 +112,7 @@ def test_an_installation_in_a_closed_home_is_copied_once(monkeypatch: pytest.Mon
     import shutil
 
     from dualtrack.sandbox import bubblewrap, bwrap_setup
-    from dualtrack.sandbox.binary import find_bwrap
+    from dualtrack.sandbox.programs import find_bwrap
 
     with sandbox_workspace() as folder:
         home = folder / "home"
@@ -154,8 +154,8 @@ def test_check_fails_under_limits_that_python_can_not_live_with() -> None:
 
 
 def test_the_command_line_of_its_init_names_nothing_of_the_host() -> None:
-    from dualtrack.sandbox.binary import find_bwrap
     from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
+    from dualtrack.sandbox.programs import find_bwrap
 
     sandbox = BubblewrapSandbox(SandboxSettings(), SandboxLimits())
     with sandbox_workspace() as workspace:

@@ -21,7 +21,7 @@ from typing import Final
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.access import give_workspace
-from dualtrack.sandbox.binary import remove_drafts
+from dualtrack.sandbox.bundle import TARGET, agent_argv
 from dualtrack.sandbox.bwrap_run import BwrapRun
 from dualtrack.sandbox.bwrap_sandbox import BwrapSandbox, Setup
 from dualtrack.sandbox.bwrap_setup import find_setup, trial
@@ -30,6 +30,7 @@ from dualtrack.sandbox.disk import DiskWatch
 from dualtrack.sandbox.group_names import remove_leftovers
 from dualtrack.sandbox.outcome import outcome_of
 from dualtrack.sandbox.port import Command, Ended, Outcome
+from dualtrack.sandbox.programs import kept_agent, remove_drafts
 from dualtrack.sandbox.pump import Pump
 from dualtrack.sandbox.rung import LaunchSpec, Mount, RungName, RungReport
 from dualtrack.sandbox.sandbox_group import SandboxGroup
@@ -57,13 +58,15 @@ class BubblewrapRung:
     name = RungName.BUBBLEWRAP
     shares_files = True
 
-    def __init__(self, settings: SandboxSettings, limits: SandboxLimits, agent: AgentProgram, *, cgroups: bool = True) -> None:
+    def __init__(
+        self, settings: SandboxSettings, limits: SandboxLimits, agent: AgentProgram | None = None, *, cgroups: bool = True
+    ) -> None:
         """Nothing is started yet.
 
         Args:
             settings: where workspaces are, and the user that sandboxes run as.
             limits: those that trial sandboxes run under.
-            agent: what is started inside.
+            agent: what is started inside; None: the agent of this version.
             cgroups: False: make no control groups even where they could be made.
         """
         self._settings = settings
@@ -81,7 +84,8 @@ class BubblewrapRung:
         setup = self._ready()
         if setup.uid is not None:
             give_workspace(spec.workspace, setup.uid)
-        return BwrapSandbox(setup, self._spawner, spec, self._agent.argv, mounts=[self._agent.mount])
+        agent = self._program()
+        return BwrapSandbox(setup, self._spawner, spec, agent.argv, mounts=[agent.mount])
 
     def probe(self) -> RungReport:
         """See `Rung.probe`."""
@@ -114,6 +118,12 @@ class BubblewrapRung:
         for parent in self._groups().parents():
             removed += remove_leftovers(parent)
         return [*removed, *remove_drafts(self._settings.workspaces)]
+
+    def _program(self) -> AgentProgram:
+        with self._lock:
+            if self._agent is None:
+                self._agent = AgentProgram(Mount(kept_agent(self._settings.workspaces), TARGET), agent_argv())
+            return self._agent
 
     def _groups(self) -> CgroupSupport:
         with self._lock:

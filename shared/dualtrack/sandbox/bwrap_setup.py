@@ -14,11 +14,11 @@ from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.objects.process_dir import ProcessDirectory
 from dualtrack.sandbox.access import give_workspace
-from dualtrack.sandbox.binary import find_bwrap, reachable_bwrap
 from dualtrack.sandbox.bwrap_options import VARIANTS
 from dualtrack.sandbox.bwrap_sandbox import BwrapSandbox, Setup
 from dualtrack.sandbox.cgroups import CgroupSupport
 from dualtrack.sandbox.interpreter import interpreter_prefix
+from dualtrack.sandbox.programs import find_bwrap, reachable_bwrap
 from dualtrack.sandbox.rung import LaunchSpec
 from dualtrack.sandbox.seccomp import filter_program
 from dualtrack.sandbox.spawner import Spawner

