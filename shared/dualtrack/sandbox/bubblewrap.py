@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +31,7 @@ from dualtrack.sandbox.outcome import outcome_of
 from dualtrack.sandbox.port import Command, Ended, Outcome
 from dualtrack.sandbox.programs import kept_agent, remove_drafts
 from dualtrack.sandbox.pump import Pump
-from dualtrack.sandbox.rung import LaunchSpec, Mount, RungName, RungReport
+from dualtrack.sandbox.rung import AgentProgram, LaunchSpec, RungName, RungReport
 from dualtrack.sandbox.sandbox_group import SandboxGroup
 from dualtrack.sandbox.spawner import spawner_for
 from dualtrack.settings import SandboxSettings
@@ -41,15 +40,6 @@ _MESSAGE_BYTES: Final = 2000
 _STRENGTH: Final = "unprivileged user, all namespaces, system call filter; shares the kernel with the machine"
 _VERSION_S: Final = 20.0
 _PROOF: Final = ("python3", "-I", "-S", "-c", "print(6 * 7)")
-
-
-@dataclass(frozen=True, slots=True)
-class AgentProgram:
-    """The in-sandbox agent, as a rung starts it."""
-
-    mount: Mount
-    argv: Sequence[str]
-    """With the path inside; `argv[0]` is looked up on the sandbox's PATH."""
 
 
 class BubblewrapRung:

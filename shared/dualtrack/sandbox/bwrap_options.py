@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dualtrack.domain.limits import MIB
 from dualtrack.sandbox.rung import LaunchSpec
+from dualtrack.sandbox.system_view import ETC, SANDBOX_ID, SHM_BYTES, SYSTEM_DIRECTORIES, TMP_BYTES, environment
 
-SANDBOX_ID: Final = 1000
-"""User and group inside the sandbox, whoever runs it outside."""
-
-PASSWD: Final = b"sandbox:x:1000:1000:sandbox:/workspace:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
-GROUP: Final = b"sandbox:x:1000:\nnogroup:x:65534:\n"
-
-_TMP_BYTES: Final = 256 * MIB
-_SHM_BYTES: Final = 64 * MIB
-_SYSTEM_DIRECTORIES: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_ETC: Final = ("alternatives", "ld.so.cache", "ssl/certs", "localtime")
 _HIDDEN_IN_PROC: Final = ("cmdline", "keys", "key-users", "kallsyms", "timer_list", "kpageflags", "kpagecount")
-_PATH: Final = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +54,14 @@ def options(variant: Variant, interpreter: Path | None, spec: LaunchSpec, descri
         *("--uid", str(SANDBOX_ID), "--gid", str(SANDBOX_ID), "--hostname", "sandbox"),
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
     ]
-    for name, value in _environment(interpreter, spec.environment).items():
+    for name, value in environment(interpreter, spec.environment).items():
         result += ["--setenv", name, value]
     result += _system(descriptors)
     if interpreter:
         result += ["--ro-bind", str(interpreter), str(interpreter)]
     result += _kernel(variant)
-    result += ["--size", str(_TMP_BYTES), "--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - the sandbox's own
-    result += ["--size", str(_SHM_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108 - the sandbox's own
+    result += ["--size", str(TMP_BYTES), "--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - the sandbox's own
+    result += ["--size", str(SHM_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108 - the sandbox's own
     for mount in spec.mounts:
         result += ["--ro-bind", str(mount.source), mount.target]
     result += ["--bind" if spec.writable else "--ro-bind", str(spec.workspace), "/workspace", "--remount-ro", "/", "--chdir", "/workspace"]
@@ -81,21 +69,16 @@ def options(variant: Variant, interpreter: Path | None, spec: LaunchSpec, descri
     return result if descriptors.block is None else [*result, "--block-fd", str(descriptors.block)]
 
 
-def _environment(interpreter: Path | None, further: Mapping[str, str]) -> dict[str, str]:
-    path = ":".join([f"{interpreter}/bin", *_PATH] if interpreter else _PATH)
-    return {"PATH": path, "HOME": "/workspace", "LANG": "C.UTF-8", "TMPDIR": "/tmp", **further}  # noqa: S108 - the sandbox's own
-
-
 def _system(descriptors: Descriptors) -> list[str]:
     result = ["--ro-bind", "/usr", "/usr"]
-    for name in _SYSTEM_DIRECTORIES:
+    for name in SYSTEM_DIRECTORIES:
         path = f"/{name}"
         if os.path.islink(path):  # noqa: PTH114 - a merged /usr
             result += ["--symlink", os.readlink(path), path]  # noqa: PTH115 - as it stands, relative
         elif os.path.isdir(path):  # noqa: PTH112
             result += ["--ro-bind", path, path]
     result += ["--dir", "/etc"]
-    for name in _ETC:
+    for name in ETC:
         result += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     result += ["--perms", "0444", "--file", str(descriptors.passwd), "/etc/passwd"]
     result += ["--perms", "0444", "--file", str(descriptors.group), "/etc/group"]

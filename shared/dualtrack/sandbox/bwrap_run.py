@@ -14,12 +14,13 @@ from typing import Any, Final, Self
 
 from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.limits import SandboxLimits
-from dualtrack.sandbox.bwrap_options import GROUP, PASSWD, Descriptors, options
+from dualtrack.sandbox.bwrap_options import Descriptors, options
 from dualtrack.sandbox.bwrap_sandbox import Setup
 from dualtrack.sandbox.port import Command
 from dualtrack.sandbox.rlimits import limited
 from dualtrack.sandbox.rung import LaunchSpec
 from dualtrack.sandbox.sandbox_group import SandboxGroup
+from dualtrack.sandbox.system_view import GROUP, PASSWD
 
 _NAME: Final = "sandbox"
 _START_S: Final = 20.0  # from exec to a built sandbox: milliseconds, unless the machine is overloaded

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from dualtrack.domain.errors import SandboxFailed
-from dualtrack.sandbox.bwrap_options import GROUP, PASSWD, Descriptors, Variant, options
+from dualtrack.sandbox.bwrap_options import Descriptors, Variant, options
 from dualtrack.sandbox.cgroups import CgroupSupport
 from dualtrack.sandbox.rung import Counters, Enforced, LaunchSpec, Mount
 from dualtrack.sandbox.sandbox_group import SandboxGroup
 from dualtrack.sandbox.spawner import Spawned, Spawner
+from dualtrack.sandbox.system_view import GROUP, PASSWD
 
 _NAME: Final = "sandbox"
 _START_S: Final = 20.0  # from exec to a built sandbox: milliseconds, unless the machine is overloaded

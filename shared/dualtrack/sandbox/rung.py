@@ -33,6 +33,15 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentProgram:
+    """The in-sandbox agent, as a rung starts it."""
+
+    mount: Mount
+    argv: Sequence[str]
+    """With the path inside; `argv[0]` is looked up on the sandbox's PATH."""
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchSpec:
     """What a sandbox is started with. Nothing of the host is in it but what is named here."""
 

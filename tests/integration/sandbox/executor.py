@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dualtrack.domain.limits import MIB, SandboxLimits
 from dualtrack.objects.process_dir import ProcessDirectory
-from dualtrack.sandbox.bubblewrap import AgentProgram, BubblewrapRung
-from dualtrack.sandbox.rung import LaunchSpec, Mount
+from dualtrack.sandbox.bubblewrap import BubblewrapRung
+from dualtrack.sandbox.rung import AgentProgram, LaunchSpec, Mount
 from dualtrack.settings import SandboxSettings
 
 TARGET = "/run/dualtrack/standin"

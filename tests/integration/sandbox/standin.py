@@ -7,8 +7,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from dualtrack.sandbox.bubblewrap import AgentProgram
-from dualtrack.sandbox.rung import Counters, Launched, Mount
+from dualtrack.sandbox.rung import AgentProgram, Counters, Launched, Mount
 
 TARGET = "/run/dualtrack/standin"
 PROGRAM = r"""
