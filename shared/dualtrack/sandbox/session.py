@@ -25,7 +25,8 @@ from dualtrack.sandbox.wire import AgentWire
 _REPLY_S: Final = 10.0
 _OWN_PROCESSES: Final = 4
 """Processes beside the command's where the agent limits their number: the sandbox's init, the agent, its waiting interpreter, the relay."""
-_ENDS: Final = frozenset({Ended.WALL_TIME, Ended.CPU_TIME, Ended.OUTPUT, Ended.DISK})
+ENDS: Final = frozenset({Ended.WALL_TIME, Ended.CPU_TIME, Ended.OUTPUT, Ended.DISK, Ended.CANCELLED})
+"""What ends the whole session. So does memory, where the kernel killed the agent for it."""
 _NEW_PYTHON: Final = "new Python session: the variables, functions and imports of earlier cells are gone"
 
 
@@ -76,7 +77,7 @@ class AgentSession:
 
         Raises:
             SandboxFailed: it ended, or was not ready in time.
-            SandboxUnavailable: a module of the template can't be imported inside.
+            SandboxUnavailable: a module of the template can't be imported inside, or the way out can't be opened.
         """
         request = protocol.control(
             protocol.START,
@@ -89,10 +90,10 @@ class AgentSession:
         with self._talking():
             self._wire.send(request)
             ready = protocol.Fields(self._wire.answer(0, frozenset({protocol.READY}), timeout_s)[2])
-            missing = ready.texts("missing")
+            problems = ready.texts("problems")
             self._counters = self._launched.counters()
-        if missing:
-            raise SandboxUnavailable(f"The template preloads what can't be imported inside: {'; '.join(missing)}.")
+        if problems:
+            raise SandboxUnavailable(f"The sandbox is not what its template asks for: {'; '.join(problems)}.")
 
     def ping(self, timeout_s: float = _REPLY_S) -> bool:
         """Whether the agent answers in time; if not, the session is over."""
@@ -130,7 +131,7 @@ class AgentSession:
                 raise protocol.ProtocolError(f"the agent could not start it: {execution.refusal.text('error')}")
             before, self._counters = self._counters, self._launched.counters()
             outcome = session_outcome(execution, limits, before, self._counters, lost=self._lost(execution))
-            if outcome.ended in _ENDS or (execution.report is None and execution.refusal is None):
+            if outcome.ended in ENDS or (execution.report is None and execution.refusal is None):
                 self._end(EndReason.CANCELLED if outcome.ended is Ended.CANCELLED else EndReason.LIMIT)
                 self._launched.close()
             return outcome

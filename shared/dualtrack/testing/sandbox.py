@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from dualtrack.domain.errors import SandboxUnavailable
+from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.outcome import outcome_of
 from dualtrack.sandbox.port import Command, Ended, Outcome
+from dualtrack.sandbox.session import ENDS
+from dualtrack.sandbox.sessions import Channel, EndReason, PythonCell, SessionRequest, Sink, Start
 from dualtrack.sandbox.streams import Pumped, Stream
+from dualtrack.sandbox.trees import move_entries
 
 Answer = Outcome | Exception | Callable[[Command, Path, SandboxLimits, threading.Event], Outcome]
 
@@ -71,6 +75,123 @@ def _builtin(command: Command, limits: SandboxLimits, cancel: threading.Event) -
     stdout = Stream(limits.output_bytes)
     stdout.add(output)
     return outcome_of(Pumped(stopped, stdout, Stream(limits.output_bytes), 0.0), int(program == "false"), limits, out_of_memory=False)
+
+
+SessionAnswer = Outcome | Exception | Callable[[Command | PythonCell, Path, SandboxLimits, threading.Event], Outcome]
+
+
+class FakeSession:
+    """A session that runs nothing: what it is asked for gets the next answer of its `FakeSessions`, which is passed to the sink as well."""
+
+    def __init__(self, owner: FakeSessions, id: str, directory: Path, request: SessionRequest) -> None:  # noqa: A002
+        self.id = id
+        self.start = Start.WARM
+        self.workspace = directory
+        self.request = request
+        self.asked: list[Command | PythonCell] = []
+        self.quiets = 0
+        """Times it was made quiet."""
+        self.ended: EndReason | None = None
+        self._owner = owner
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def run(self, command: Command, limits: SandboxLimits, cancel: threading.Event, sink: Sink | None = None) -> Outcome:
+        return self._answer(command, limits, cancel, sink)
+
+    def python(self, cell: PythonCell, limits: SandboxLimits, cancel: threading.Event, sink: Sink | None = None) -> Outcome:
+        return self._answer(cell, limits, cancel, sink)
+
+    def _answer(self, asked: Command | PythonCell, limits: SandboxLimits, cancel: threading.Event, sink: Sink | None) -> Outcome:
+        with self._lock:
+            if self.ended is not None:
+                raise SandboxFailed(f"The sandbox session is over ({self.ended}).")
+            self.asked.append(asked)
+            answer = self._owner.next_answer(asked)
+            try:
+                if isinstance(answer, Exception):
+                    raise answer
+                if answer is None:
+                    if isinstance(asked, PythonCell):
+                        raise AssertionError(f"The fake session has no answer left for {asked!r}.")
+                    outcome = _builtin(asked, limits, cancel)
+                else:
+                    outcome = answer if isinstance(answer, Outcome) else answer(asked, self.workspace, limits, cancel)
+            except SandboxFailed:
+                self.ended = EndReason.BROKEN
+                raise
+            if sink is not None:
+                for channel, data in ((Channel.STDOUT, outcome.stdout), (Channel.STDERR, outcome.stderr)):
+                    if data:
+                        sink(channel, data)
+            if outcome.ended in ENDS:
+                self.ended = EndReason.CANCELLED if outcome.ended is Ended.CANCELLED else EndReason.LIMIT
+            return outcome
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        if self.ended is not None:
+            raise SandboxFailed(f"The sandbox session is over ({self.ended}).")
+        self.quiets += 1
+        yield
+
+    def adopt(self, directory: Path) -> None:
+        move_entries(directory, self.workspace)
+
+    def push(self) -> None:
+        pass
+
+    def pull(self) -> None:
+        pass
+
+    def close(self, reason: EndReason = EndReason.DONE, *, keep: Path | None = None) -> None:
+        if self.ended is None:
+            self.ended = reason
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if keep is not None:
+                move_entries(self.workspace, keep)
+            shutil.rmtree(self.workspace)
+
+
+class FakeSessions:
+    """`Sessions` whose sessions give `answers` in order, whichever of them is asked: an outcome, an exception to raise, or a function.
+
+    Once these are used up they know the commands of `FakeSandbox`. `claimed` holds every session ever claimed. Thread-safe.
+    """
+
+    def __init__(self, root: Path, answers: Iterable[SessionAnswer] = (), *, refusals: Iterable[Exception] = ()) -> None:
+        """`root`: where the sessions' directories are made; `refusals` are raised by the first claims."""
+        self.claimed: list[FakeSession] = []
+        self.asked: list[Command | PythonCell] = []
+        """Of all sessions, in order."""
+        self._root = root
+        self._answers = iter(answers)
+        self._refusals = iter(refusals)
+        self._lock = threading.Lock()
+
+    def claim(self, request: SessionRequest) -> FakeSession:
+        with self._lock:
+            refusal = next(self._refusals, None)
+            if refusal is not None:
+                raise refusal
+            name = f"fake-{len(self.claimed)}"
+            self._root.mkdir(parents=True, exist_ok=True)
+            session = FakeSession(self, name, Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._root)), request)
+            self.claimed.append(session)
+            return session
+
+    def next_answer(self, asked: Command | PythonCell) -> SessionAnswer | None:
+        """For the sessions themselves."""
+        with self._lock:
+            self.asked.append(asked)
+            return next(self._answers, None)
+
+    def close(self) -> None:
+        for session in self.claimed:
+            session.close(EndReason.SHUTDOWN)
 
 
 @contextlib.contextmanager

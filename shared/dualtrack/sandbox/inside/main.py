@@ -29,12 +29,14 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     try:
         start = _read_start(source)
-        serving = agent.Agent(source, target, processes=Processes(own=start.flag("own_processes")), workspace=start.text("workspace"))
         os.chdir(start.text("workspace"))
-        missing = _preload(start.texts("preload"))
+        processes = Processes(own=start.flag("own_processes"))
+        problems = _start_relay(start, processes)
+        serving = agent.Agent(source, target, processes=processes, workspace=start.text("workspace"))
+        problems += _preload(start.texts("preload"))
         gc.collect()
         gc.freeze()  # the collector of a child must not touch, and so copy, what it shares with the agent
-        serving.ready(version=protocol.VERSION, python=agent.version(), pid=os.getpid(), missing=missing)
+        serving.ready(version=protocol.VERSION, python=agent.version(), problems=problems)
         serving.prepare()
         serving.run()
     except Forked as forked:
@@ -77,14 +79,27 @@ def _read_start(source: int) -> protocol.Fields:
     return protocol.Fields(frames[0][2])
 
 
+def _start_relay(start: protocol.Fields, processes: Processes) -> list[str]:
+    """Open the way out, where there is one; returns what went wrong."""
+    if not start.has("relay_port"):
+        return []
+    from . import relay
+
+    try:
+        processes.helpers.add(relay.start(start.number("relay_port", 1, 65535)))
+    except OSError as error:
+        return ["the way out could not be opened: %s" % error]
+    return []
+
+
 def _preload(names: list[str]) -> list[str]:
-    """Import modules, so that children have them at once; returns one line for each that can't be."""
-    missing = []
+    """Import modules, so that children have them at once; returns a line for each that can't be."""
+    problems = []
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.path[1:1] = path
     for name in (*_PRELOADED, *names):
         try:
             __import__(name)
         except Exception as error:  # whatever a package does at its import
-            missing.append("%s: %s: %s" % (name, type(error).__name__, str(error)[:200]))
-    return missing
+            problems.append("module %s can't be imported: %s: %s" % (name, type(error).__name__, str(error)[:200]))
+    return problems
