@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Final
 
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
+from dualtrack.sandbox.access import give_workspace
 from dualtrack.sandbox.disk import DiskWatch
 from dualtrack.sandbox.execution import Execution
 from dualtrack.sandbox.inside import protocol
@@ -178,12 +180,16 @@ class AgentSession:
             self._wire.answer(channel, frozenset({answer}), timeout_s)
 
     def adopt(self, directory: Path) -> None:
-        """See `Session.adopt`.
+        """See `Session.adopt`. As root, all in `directory` is given to the workspace's owner first: the sandbox's user.
 
         Raises:
-            SandboxFailed: an entry can't be moved.
+            SandboxFailed: an entry can't be given or moved.
         """
+        owner = self.workspace.stat().st_uid
+        if os.geteuid() == 0 and owner != 0:
+            give_workspace(directory, owner)
         move_entries(directory, self.workspace)
+        self.push()
 
     def push(self) -> None:
         """See `Session.push`."""
