@@ -31,7 +31,7 @@ from dualtrack.sandbox.outcome import outcome_of
 from dualtrack.sandbox.port import Command, Ended, Outcome
 from dualtrack.sandbox.programs import kept_agent, remove_drafts
 from dualtrack.sandbox.pump import Pump
-from dualtrack.sandbox.rung import AgentProgram, LaunchSpec, RungName, RungReport
+from dualtrack.sandbox.rung import AgentProgram, LaunchSpec, Mount, RungName, RungReport
 from dualtrack.sandbox.sandbox_group import SandboxGroup
 from dualtrack.sandbox.spawner import spawner_for
 from dualtrack.settings import SandboxSettings
