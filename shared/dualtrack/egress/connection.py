@@ -111,7 +111,7 @@ class Connection:
         try:
             self._check(request)
             if method == "CONNECT" and fixed is None:
-                place = Origin("https", *_authority(request.target))
+                place = Origin("https", *_place(request.target))
                 self._permit(place)
                 self._tunnel(client, place)
                 return False
@@ -134,12 +134,15 @@ class Connection:
         headers = request.headers
         if not _METHOD.fullmatch(request.method):
             raise _bad("the method is none")
-        if len(headers) > self._session.limits.head_fields:
-            raise _bad(f"it has more than {self._session.limits.head_fields} headers")
+        limits = self._session.limits
+        if len(headers) > limits.head_fields or len(request.target) + sum(len(n) + len(v) for n, v in headers) > limits.head_bytes:
+            raise Refusal(
+                431, EgressReason.BAD_REQUEST, f"A request may have {limits.head_fields} headers and {limits.head_bytes} bytes of them."
+            )
         if field(headers, b"transfer-encoding") and (field(headers, b"content-length") or request.http_version < b"1.1"):
             raise _bad("Transfer-Encoding and Content-Length must not come together")
-        if len(field(headers, b"host")) > 1:
-            raise _bad("it has several Host headers")
+        for host in field(headers, b"host"):
+            _place(host, _HTTP_PORT)
 
     def _permit(self, place: Origin) -> None:
         if not self._session.policy.permits(place.host, place.port):
@@ -329,10 +332,10 @@ def _reason_phrase(message: str) -> bytes:
     return re.sub(rb"[^ -~]", b"?", message.encode())[:HOST_CHARS]
 
 
-def _authority(target: bytes) -> tuple[str, int]:
-    """Host and port of a CONNECT. Raises `Refusal`."""
+def _place(authority: bytes, default_port: int | None = None) -> tuple[str, int]:
+    """A host and its port. Raises `Refusal`."""
     try:
-        return split(target.decode())
+        return split(authority.decode(), default_port)
     except ValueError as error:
         raise _bad(str(error)) from error
 
@@ -342,29 +345,21 @@ def _destination(request: h11.Request, fixed: Origin | None) -> tuple[Origin, by
     target = bytes(request.target)
     hosts = field(request.headers, b"host")
     found = _ABSOLUTE.fullmatch(target)
-    if found is None and fixed is None:
-        raise _bad("this is a proxy: ask it for http://host/path, or for a tunnel by CONNECT")
-    try:
-        if found is not None:
-            scheme = found["scheme"].decode().lower()
-            if scheme != (fixed.scheme if fixed else "http"):
-                raise _bad(f"{scheme}:// is not served here; https goes through a tunnel by CONNECT")
-            origin = Origin(scheme, *split(found["authority"].decode(), 443 if scheme == "https" else 80))
-            target = found["rest"] if found["rest"].startswith(b"/") else b"/" + found["rest"]
-            target = target.partition(b"#")[0]
-        else:
-            origin = _named(fixed, hosts)
-    except ValueError as error:
-        raise _bad(str(error)) from error
+    if found is None:
+        if fixed is None:
+            raise _bad("this is a proxy: ask it for http://host/path, or for a tunnel by CONNECT")
+        if not hosts:
+            raise _bad("it names no host")
+        origin = Origin(fixed.scheme, *_place(hosts[0], _TLS_PORT if fixed.scheme == "https" else _HTTP_PORT))
+    else:
+        scheme = found["scheme"].decode().lower()
+        if scheme != (fixed.scheme if fixed else "http"):
+            raise _bad(f"{scheme}:// is not served here; https goes through a tunnel by CONNECT")
+        origin = Origin(scheme, *_place(found["authority"], _TLS_PORT if scheme == "https" else _HTTP_PORT))
+        target = found["rest"].partition(b"#")[0]
+        target = target if target.startswith(b"/") else b"/" + target
     if fixed is not None and (origin.host, origin.port) != (fixed.host, fixed.port):
         raise Refusal(421, EgressReason.HOST_MISMATCH, f"This tunnel leads to {fixed.authority} and nowhere else.")
     if not target.startswith(b"/") and not (target == b"*" and request.method == b"OPTIONS"):
         raise _bad("its address is no path")
     return origin, target
-
-
-def _named(fixed: Origin | None, hosts: list[bytes]) -> Origin:
-    """Where a request in a tunnel says that it goes."""
-    if fixed is None or not hosts:
-        raise ValueError("it names no host")
-    return Origin(fixed.scheme, *split(hosts[0].decode(), 443 if fixed.scheme == "https" else 80))

@@ -134,35 +134,38 @@ class Relay:
             self._selector.unregister(self._listener)
 
     def _move(self, end: _End, events: int) -> None:
-        try:
-            if events & selectors.EVENT_WRITE:
-                self._send(end)
-            if events & selectors.EVENT_READ and not end.ended and not end.other.pending:
-                try:
-                    data = end.socket.recv(CHUNK)
-                except BlockingIOError:
-                    return
-                end.ended = not data
-                end.other.pending = data
-                self._send(end.other)
-            if end.finished and end.other.finished:
-                self._close(end)
-            else:
-                self._watch(end)
-                self._watch(end.other)
-        except OSError:
+        if events & selectors.EVENT_WRITE:
+            self._send(end)
+        if events & selectors.EVENT_READ and not end.ended and not end.other.pending:
+            try:
+                data = end.socket.recv(CHUNK)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            end.ended = not data
+            end.other.pending = data
+            self._send(end.other)
+        if end.finished and end.other.finished:
             self._close(end)
+        else:
+            self._watch(end)
+            self._watch(end.other)
 
     @staticmethod
     def _send(end: _End) -> None:
-        if end.pending:
-            try:
+        """Send what waits, and the end after it. Who listens no more may still be speaking: a refusal comes before all was said."""
+        try:
+            if end.pending:
                 end.pending = end.pending[end.socket.send(end.pending) :]
-            except BlockingIOError:
-                return
-        if end.other.ended and not end.pending and not end.finished:
-            end.finished = True
-            end.socket.shutdown(socket.SHUT_WR)
+            if end.other.ended and not end.pending and not end.finished:
+                end.finished = True
+                end.socket.shutdown(socket.SHUT_WR)
+        except BlockingIOError:
+            return
+        except OSError:
+            end.pending = b""
+            end.finished = end.other.ended = True
 
     def _watch(self, end: _End) -> None:
         """Wait for what it can do next, and for nothing else."""
