@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from dualtrack.domain.limits import SandboxLimits
 
@@ -85,6 +85,10 @@ class Enforced:
     processes: bool
 
 
+WORKSPACE: Final = "/workspace"
+"""Path of the workspace inside, on every rung that can show a directory under another name."""
+
+
 class Launched(Protocol):
     """One started sandbox: the agent's stdin and stdout, the kernel's counters, and the certain end. One caller at a time."""
 
@@ -92,6 +96,8 @@ class Launched(Protocol):
     """Descriptor, blocking: what is written reaches the agent."""
     output: int
     """Descriptor, blocking: what the agent writes. Ends (EOF) when the sandbox has."""
+    inside: str
+    """Path of the workspace inside: `WORKSPACE`, or the host's own where there is no mounting."""
     enforced: Enforced
     own_processes: bool
     """Whether `kill(-1)` inside reaches the sandbox's own processes and no others (it has a pid namespace of its own). Where not, the agent

@@ -18,7 +18,7 @@ from dualtrack.sandbox.execution import Execution
 from dualtrack.sandbox.inside import protocol
 from dualtrack.sandbox.outcome import session_outcome
 from dualtrack.sandbox.port import Command, Ended, Outcome
-from dualtrack.sandbox.rung import Counters, Launched, LaunchSpec
+from dualtrack.sandbox.rung import WORKSPACE, Counters, Launched, LaunchSpec
 from dualtrack.sandbox.sessions import EndReason, PythonCell, Sink, Start
 from dualtrack.sandbox.trees import move_entries
 from dualtrack.sandbox.watch import LimitWatch
@@ -41,7 +41,6 @@ class AgentSession:
         spec: LaunchSpec,
         id: str,  # noqa: A002 - the protocol's own name
         *,
-        inside: str = "/workspace",
         on_close: Callable[[AgentSession], None] = lambda _: None,
     ) -> None:
         """Takes a sandbox that was just started.
@@ -50,7 +49,6 @@ class AgentSession:
             launched: the sandbox; closed with the session.
             spec: what it was started with.
             id: names it in logs and spans.
-            inside: the workspace's path inside.
             on_close: called once, by `close`, when nothing is left of the sandbox.
         """
         self.id = id
@@ -58,7 +56,7 @@ class AgentSession:
         self.workspace: Path = spec.workspace
         self._launched = launched
         self._spec = spec
-        self._inside = inside
+        self._inside = launched.inside
         self._on_close = on_close
         self._wire = AgentWire(launched.output, launched.input)
         self._lock = threading.Lock()
@@ -107,7 +105,7 @@ class AgentSession:
 
     def run(self, command: Command, limits: SandboxLimits, cancel: threading.Event, sink: Sink | None = None) -> Outcome:
         """See `Session.run`."""
-        fields = {"argv": list(command.argv), "env": dict(command.env), "stdin": bool(command.stdin)}
+        fields = {"argv": list(command.argv), "env": self._environment(command.env), "stdin": bool(command.stdin)}
         return self._execute(protocol.EXEC, fields, command.stdin, limits, cancel, sink)
 
     def python(self, cell: PythonCell, limits: SandboxLimits, cancel: threading.Event, sink: Sink | None = None) -> Outcome:
@@ -137,6 +135,12 @@ class AgentSession:
                 self._end(EndReason.CANCELLED if outcome.ended is Ended.CANCELLED else EndReason.LIMIT)
                 self._launched.close()
             return outcome
+
+    def _environment(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        """Variables with paths in the workspace as they are inside."""
+        if self._inside == WORKSPACE:
+            return dict(wanted)
+        return {name: _path_inside(value, self._inside) for name, value in wanted.items()}
 
     def _inner(self, limits: SandboxLimits) -> dict[str, int]:
         """The limits that the agent sets on each process."""
@@ -241,3 +245,8 @@ class AgentSession:
             except BaseException:
                 self._end(EndReason.BROKEN)  # in the middle of a conversation, nobody could go on with it
                 raise
+
+
+def _path_inside(value: str, inside: str) -> str:
+    parts = value.split(":")  # as in PATH
+    return ":".join(inside + part[len(WORKSPACE) :] if part == WORKSPACE or part.startswith(f"{WORKSPACE}/") else part for part in parts)

@@ -14,7 +14,7 @@ from typing import Final
 from dualtrack.domain.errors import SandboxFailed
 from dualtrack.sandbox.cgroups import CgroupSupport
 from dualtrack.sandbox.descriptors import pipe, readable
-from dualtrack.sandbox.rung import Counters, Enforced
+from dualtrack.sandbox.rung import WORKSPACE, Counters, Enforced
 from dualtrack.sandbox.sandbox_group import SandboxGroup
 from dualtrack.sandbox.spawner import Spawned
 
@@ -25,6 +25,8 @@ _SAID_BYTES: Final = 2000
 
 class SpawnedSandbox(ABC):
     """`rung.Launched` as far as it does not depend on how the process isolates itself."""
+
+    inside = WORKSPACE
 
     def __init__(self, what: str, cgroups: CgroupSupport) -> None:
         """`what`: the program's name, for messages."""

@@ -30,6 +30,7 @@ class BareLaunched:
     own_processes = False
 
     def __init__(self, spec: LaunchSpec, agent: Path) -> None:
+        self.inside = str(spec.workspace)
         self._scratch = Path(tempfile.mkdtemp(prefix="dualtrack-bare-"))
         self._mark = f"DUALTRACK_BARE={self._scratch.name}".encode()
         self._said = (self._scratch / "said").open("w+b")
@@ -126,7 +127,7 @@ class BareRung:
 
     def session(self, spec: LaunchSpec, name: str = "bare") -> AgentSession:
         """A session that is ready."""
-        session = AgentSession(self.launch(spec), spec, name, inside=str(spec.workspace))
+        session = AgentSession(self.launch(spec), spec, name)
         try:
             session.wait_ready(READY_S)
         except BaseException:

@@ -17,11 +17,10 @@ READY_S = 60.0
 class RungSessions:
     """`Sessions` over a rung. Thread-safe."""
 
-    def __init__(self, rung: Rung, root: Path, *, inside: str | None = "/workspace") -> None:
-        """`root`: a directory that the sandbox's user may enter; `inside`: the workspace's path inside, None for its path outside."""
+    def __init__(self, rung: Rung, root: Path) -> None:
+        """`root`: a directory that the sandbox's user may enter."""
         self.rung = rung
         self._root = root
-        self._inside = inside
         self._lock = threading.Lock()
         self._claimed: list[AgentSession] = []
 
@@ -36,9 +35,7 @@ class RungSessions:
             relay_port=egress.relay_port if egress else None,
             writable=request.writable,
         )
-        session = AgentSession(
-            self.rung.launch(spec), spec, workspace.name, inside=self._inside or str(workspace), on_close=lambda _: shutil.rmtree(workspace)
-        )
+        session = AgentSession(self.rung.launch(spec), spec, workspace.name, on_close=lambda _: shutil.rmtree(workspace))
         with self._lock:
             self._claimed.append(session)
         try:

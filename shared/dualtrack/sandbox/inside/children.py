@@ -55,13 +55,13 @@ def limit(limits: dict[str, int], *, lasting: bool = False) -> None:
         limits: `cpu_s`, `file_bytes`, `open_files`; `memory_bytes` and `processes` where nothing outside limits these.
         lasting: the process goes on to other commands with limits of theirs: only soft limits are set, CPU time from now.
     """
-    _set(resource.RLIMIT_CORE, 0, 0)
+    set_limit(resource.RLIMIT_CORE, 0, 0)
     cpu = limits["cpu_s"]
     if lasting:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        _set(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + cpu)
+        set_limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + cpu)
     else:
-        _set(resource.RLIMIT_CPU, cpu, cpu + 1)  # SIGXCPU, which names the reason; a second later SIGKILL
+        set_limit(resource.RLIMIT_CPU, cpu, cpu + 1)  # SIGXCPU, which names the reason; a second later SIGKILL
     for name, kind in (
         ("file_bytes", resource.RLIMIT_FSIZE),
         ("open_files", resource.RLIMIT_NOFILE),
@@ -69,11 +69,11 @@ def limit(limits: dict[str, int], *, lasting: bool = False) -> None:
         ("processes", resource.RLIMIT_NPROC),
     ):
         if name in limits:
-            _set(kind, limits[name], None if lasting else limits[name])
+            set_limit(kind, limits[name], None if lasting else limits[name])
 
 
-def _set(kind: int, soft: int, hard: int | None = None) -> None:
-    """Set a limit, or the lower one that already holds."""
+def set_limit(kind: int, soft: int, hard: int | None = None) -> None:
+    """Set a limit, or the lower one that already holds; `hard` None: the one that holds."""
     most = resource.getrlimit(kind)[1]
     if hard is None:
         hard = most
