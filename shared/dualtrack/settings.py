@@ -205,6 +205,10 @@ class TelemetrySettings(_Section):
     capture_content: bool = Field(
         default=False, description="Put prompts, answers and tool arguments on spans (off: they may hold personal data)."
     )
+    metrics_port: int | None = Field(
+        None, ge=1, le=65535, description="An executor serves its Prometheus metrics on this port, at `/metrics`; empty: it does not."
+    )
+    metrics_host: str = Field("127.0.0.1", description="Address to serve them on.")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least severe messages that are logged.")
     log_format: Literal["json", "console"] = Field("json", description="json for machines, console for a person at a terminal.")
 

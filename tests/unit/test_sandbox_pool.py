@@ -14,6 +14,7 @@ import pytest
 
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import MIB, SandboxLimits
+from dualtrack.objects.process_dir import ProcessDirectory
 from dualtrack.sandbox.launching import Launcher
 from dualtrack.sandbox.pool import SessionPool
 from dualtrack.sandbox.pooled import AgentLink, PooledSession
@@ -95,7 +96,6 @@ class PipeAgent:
         self.ended: EndReason | None = None
         self.ready = threading.Event()
         self.ready.set()
-        self.answers = True
 
     def wait_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + min(timeout_s, 5)
@@ -104,7 +104,7 @@ class PipeAgent:
                 raise SandboxFailed("it ended before it was ready")
 
     def ping(self, timeout_s: float) -> bool:
-        return self.answers
+        return True
 
     def run(self, *_: object) -> Outcome:
         return DONE
@@ -130,8 +130,7 @@ def open_pool(tmp_path: Path, rung: PipeRung) -> Iterator[Opened]:
 
         def make(limits: SandboxLimits = LIMITS, **changes: Any) -> SessionPool:
             settings = SandboxSettings(workspaces=tmp_path / "workspaces", uid=os.geteuid() or 65534, **changes)
-            slots = Slots(settings)
-            stack.callback(slots.close)
+            slots = Slots(stack.enter_context(ProcessDirectory(settings.workspaces)), settings.uid)
             templates = Templates(settings, lambda: "cp311-x86_64-glibc")
             connect = cast("Callable[[Any, LaunchSpec], AgentLink]", lambda launched, _: PipeAgent(launched))
             launcher = Launcher(cast("Any", rung), connect, templates, slots, 5)
@@ -217,7 +216,9 @@ def test_a_dead_one_is_not_given_out(open_pool: Opened, rung: PipeRung) -> None:
         assert len(rung.alive) == pool.live
 
 
-def test_what_a_failed_launch_said_reaches_the_caller_and_refills_back_off(open_pool: Opened, rung: PipeRung) -> None:
+def test_what_a_failed_launch_said_reaches_the_caller_and_refills_back_off(
+    open_pool: Opened, rung: PipeRung, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rung.error = SandboxFailed("user namespaces are forbidden")
     pool = open_pool(pool_min=1)
     with pytest.raises(SandboxFailed, match="user namespaces are forbidden"):
@@ -225,8 +226,13 @@ def test_what_a_failed_launch_said_reaches_the_caller_and_refills_back_off(open_
     threading.Event().wait(0.4)
     assert len(rung.launches) <= 3  # the caller's, the first refill, and at most one more
     assert pool.live == 0
+    pool.check()
+    monkeypatch.setattr("dualtrack.sandbox.pool._UNHEALTHY", 1)
+    with pytest.raises(SandboxFailed, match="template default starts on the rung bubblewrap: user namespaces"):
+        pool.check()
     rung.error = None
     until(lambda: pool.warm("default") >= 1)
+    pool.check()
 
 
 def test_an_unknown_template_is_named(open_pool: Opened) -> None:

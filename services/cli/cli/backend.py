@@ -60,6 +60,11 @@ def broker(session: Session) -> BrokerSettings:
     return _settings(session)[0].broker
 
 
+def settings(session: Session) -> Settings:
+    """The settings of this machine."""
+    return _settings(session)[0]
+
+
 @contextmanager
 def failures() -> Iterator[None]:
     """The platform's own errors as this command's: what can't be reached is told apart from what went wrong."""

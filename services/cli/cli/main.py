@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from cli import admin, approvals, artifacts, chat, dead_letters, doctor, files, jobs, models, schedules, streams, webhooks
+from cli import admin, approvals, artifacts, chat, dead_letters, doctor, files, jobs, models, sandbox, schedules, streams, webhooks
 from cli.outcome import HELP, CliError, Exit, OutputProblem
 from cli.output import Output
 from cli.session import ApiKeyOption, BaseUrlOption, JsonOption, Session
@@ -65,6 +65,7 @@ webhooks.register(app)
 models.register(app)
 admin.register(app)
 doctor.register(app)
+sandbox.register(app)
 dead_letters.register(app)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 
 from dualtrack import bootstrap
 from dualtrack.engine.executor import Executor
@@ -13,7 +14,9 @@ from dualtrack.objects.workdirs import Workdirs
 from dualtrack.queues.celery_app import create_app, run_worker
 from dualtrack.queues.consuming import Consuming
 from dualtrack.queues.port import Task
-from dualtrack.sandbox.factory import open_sandbox
+from dualtrack.sandbox.factory import open_sandbox, open_sandboxes
+from dualtrack.telemetry.exposition import exposed
+from dualtrack.telemetry.sandboxes import METRICS
 
 
 def main() -> None:
@@ -23,16 +26,21 @@ def main() -> None:
         sandbox = open_sandbox(settings.sandbox, settings.limits.sandbox)
         sandbox.check()
         alone = None if only is not None else "executor.main"
-        with bootstrap.worker(runtime, alone=alone) as worker, Workdirs(settings.sandbox) as workdirs:
+        with ExitStack() as stack:
+            worker = stack.enter_context(bootstrap.worker(runtime, alone=alone))
+            workdirs = stack.enter_context(Workdirs(settings.sandbox))
             executor = Executor(worker, sandbox, workdirs)
             if only is not None:
                 executor.run(only)
                 return
+            stack.enter_context(exposed(settings.telemetry, METRICS.registry))
+            sandboxes = stack.enter_context(open_sandboxes(settings.sandbox, settings.limits.sandbox))
             app = create_app(settings.broker, Task.EXECUTE, executor.run, Redelivery(runtime, Task.EXECUTE).ring)
             probes = {
                 "database": runtime.database.check,
                 "broker": Consuming(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads).probe,
                 "heartbeat": worker.leases.check,
+                "sandbox": sandboxes.pool.check,
             }
             with HealthFile(settings.workers.health_file, probes) as health:
                 status = run_worker(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads)

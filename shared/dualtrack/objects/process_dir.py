@@ -1,7 +1,7 @@
 """A directory on this machine that belongs to one process for as long as it lives, whatever way it ends.
 
 Below one base directory each process has its own, with a locked file in it: the kernel unlocks it when the process ends, so others can tell
-the living from the dead, also across containers, where process ids mean nothing. What the dead have left is removed at the next start.
+the living from the dead, also across containers, where process ids mean nothing. What the dead have left any other may `sweep`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ProcessDirectory:
     """One process's directory; a context manager that removes it. Others may enter it (to reach what is in it), never list it."""
 
     def __init__(self, base: Path) -> None:
-        """Make it below `base` (made too, if need be) and remove those of dead processes.
+        """Make it below `base`, which is made too if need be.
 
         Raises:
             OSError: `base` is another user's, a link, or can't be written to.
@@ -34,7 +34,6 @@ class ProcessDirectory:
         self.base = base.absolute()
         make_base(self.base)
         with _locked(self.base / _LOCK):
-            _remove_dead(self.base)
             self.path = self.base / f"{os.getpid()}-{secrets.token_hex(4)}"
             self.path.mkdir()
             self.path.chmod(0o711)
@@ -53,7 +52,7 @@ class ProcessDirectory:
         os.close(self._alive)
 
     def sweep(self) -> list[str]:
-        """Remove what processes that died meanwhile have left beside it; the names of what was removed."""
+        """Remove what dead processes have left beside it; the names of what was removed. Nothing may be writing there any more."""
         with _locked(self.base / _LOCK):
             return _remove_dead(self.base)
 

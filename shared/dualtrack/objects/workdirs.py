@@ -61,6 +61,7 @@ class Workdirs:
         self._directories: OrderedDict[str, Workdir] = OrderedDict()
         try:
             self._directory = ProcessDirectory(base)
+            self._directory.sweep()
         except OSError as error:
             raise SandboxUnavailable(
                 f"The directory {base} for workspaces can't be used: {error}. Set DUALTRACK_SANDBOX__WORKSPACES to one of your own."

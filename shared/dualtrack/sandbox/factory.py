@@ -3,31 +3,85 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
 
-from dualtrack.domain.errors import SandboxUnavailable
+from dualtrack.domain.errors import DualtrackError, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.port import Sandbox
+from dualtrack.sandbox.rung import Rung, RungName, RungReport
 from dualtrack.settings import SandboxSettings
+
+if TYPE_CHECKING:
+    from dualtrack.sandbox.sandboxes import Sandboxes
+    from dualtrack.sandbox.template_builds import Say
+
+
+def configured(settings: SandboxSettings) -> RungName:
+    """The rung that the settings name; `auto` is bubblewrap on Linux and docker elsewhere, and never anything weaker."""
+    if settings.driver != "auto":
+        return RungName(settings.driver)
+    return RungName.BUBBLEWRAP if sys.platform == "linux" else RungName.DOCKER
+
+
+def open_rung(name: RungName, settings: SandboxSettings, limits: SandboxLimits) -> Rung:
+    """A rung; nothing is started yet.
+
+    Args:
+        name: which.
+        settings: of sandboxes.
+        limits: the operator's, which its probe runs under.
+
+    Raises:
+        SandboxUnavailable: what it is driven with is not installed.
+    """
+    if name is RungName.BUBBLEWRAP:
+        from dualtrack.sandbox.bubblewrap import BubblewrapRung
+
+        return BubblewrapRung(settings, limits)
+    raise SandboxUnavailable(f"There is no driver for the rung {name.value} in this version.")
+
+
+def open_sandboxes(settings: SandboxSettings, limits: SandboxLimits, say: Say | None = None) -> Sandboxes:
+    """The executor's sandboxes, on the rung that the settings name; enter it before taking work.
+
+    `say` is told each step of building templates, for a person; else it is logged.
+    """
+    from dualtrack.sandbox.sandboxes import Sandboxes
+
+    open_configured = partial(open_rung, configured(settings), settings, limits)
+    return Sandboxes(open_configured, settings, limits) if say is None else Sandboxes(open_configured, settings, limits, say=say)
+
+
+def examine(settings: SandboxSettings, limits: SandboxLimits, names: Iterable[RungName] = RungName) -> Iterator[RungReport]:
+    """What each rung says of this machine, by a real run of each."""
+    for name in names:
+        try:
+            yield open_rung(name, settings, limits).probe()
+        except DualtrackError as error:
+            yield RungReport(name, works=False, strength="", found={}, problem=error.message)
 
 
 def open_sandbox(settings: SandboxSettings, limits: SandboxLimits) -> Sandbox:
-    """The sandbox that the settings name; `auto` is bubblewrap on Linux and docker elsewhere, and never anything weaker.
+    """A sandbox for single commands, without a pool, on the rung that the settings name.
 
     Nothing is started yet: call `check` before taking work.
 
     Args:
         settings: which driver, and its settings.
         limits: the operator's limits, which `check` runs under; each `run` is given its own.
+
+    Raises:
+        SandboxUnavailable: the rung runs sessions only.
     """
-    driver = settings.driver
-    if driver == "auto":
-        driver = "bubblewrap" if sys.platform == "linux" else "docker"
-    if driver == "bubblewrap":
+    driver = configured(settings)
+    if driver is RungName.BUBBLEWRAP:
         from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
 
         return BubblewrapSandbox(settings, limits)
-    if driver != "docker":
-        raise SandboxUnavailable(f"DUALTRACK_SANDBOX__DRIVER: there is no one-shot driver {driver}; use bubblewrap or docker.")
+    if driver is not RungName.DOCKER:
+        raise SandboxUnavailable(f"DUALTRACK_SANDBOX__DRIVER: there is no one-shot driver {driver.value}; use bubblewrap or docker.")
     from dualtrack.sandbox.docker import DockerSandbox
 
     return DockerSandbox(settings, limits)

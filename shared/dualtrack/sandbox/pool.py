@@ -1,8 +1,8 @@
 """Warm sandboxes: started before they are asked for, claimed by one owner each, never used twice.
 
-A claim takes one lock and one step of a deque. Everything else happens on a few starter threads, which live as long as the pool
-(bubblewrap's `--die-with-parent` follows the thread that started it): cold starts that somebody waits for come first, then refills. How
-many are kept warm follows from what was claimed lately (`sandbox.demand`); all sandboxes together are bounded by `limits.sandbox.sessions`.
+A claim takes one lock and one step of a deque. Everything else happens on a few starter threads, so that no more are started at once than
+the machine does well: cold starts that somebody waits for come first, in order, then refills. How many are kept warm follows from what
+was claimed lately (`sandbox.demand`); all sandboxes together are bounded by `limits.sandbox.sessions`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ _LOG: Final = logging.getLogger(__name__)
 BUSY_S: Final = 20.0
 """A claim waits this long for the end of another session, when there are as many as there may be."""
 _LOOK_S: Final = 1.0  # between two looks of an idle starter
+_REFILL_S: Final = 0.02  # a start takes as long and longer, and should not disturb the first steps of what was just claimed
 _BACKOFF_S: Final = 0.5
 _BACKOFF_MAX_S: Final = 30.0
 _CHECK_S: Final = 15.0  # a warm sandbox is asked this often whether it lives
 _PING_S: Final = 5.0
 _JOIN_S: Final = 30.0
+_UNHEALTHY: Final = 4  # failed starts in a row: some seconds
 
 
 class Kind(NamedTuple):
@@ -59,6 +61,8 @@ class _Shelf:
     demand: Demand = field(default_factory=Demand)
     failures: int = 0
     """Starts that failed since the last one that did not."""
+    problem: str = ""
+    """What the last of them said."""
     not_before: float = 0.0
 
 
@@ -128,6 +132,12 @@ class SessionPool:
         """Sandboxes of a template that are ready to be claimed."""
         return sum(len(shelf.warm) for kind, shelf in list(self._shelves.items()) if kind.template == template)
 
+    def check(self) -> None:
+        """Raises `SandboxFailed`, saying why, while warm sandboxes can't be started again and again: for a worker's health."""
+        for shelf in list(self._shelves.values()):
+            if shelf.failures >= _UNHEALTHY:
+                raise SandboxFailed(f"no sandbox of template {shelf.kind.template} starts on the rung {self._rung}: {shelf.problem}")
+
     # --- claims ------------------------------------------------------------------------------------------------------
 
     def claim(self, request: SessionRequest) -> Session:
@@ -162,6 +172,7 @@ class SessionPool:
                     return None
                 session, _ = shelf.warm.pop()
                 self._claimed.add(session)
+                shelf.not_before = max(shelf.not_before, now + _REFILL_S)
                 self._changed.notify()
             if _lives(session.launched):
                 return session
@@ -230,7 +241,7 @@ class SessionPool:
                 while (task := self._next()) is None:
                     if self._closing:
                         return
-                    self._changed.wait(_LOOK_S)
+                    self._changed.wait(self._pause())
             try:
                 task()
             except Exception:  # noqa: BLE001 - logged; without its starters a pool would be of no use
@@ -256,6 +267,12 @@ class SessionPool:
                 shelf.starting += 1
                 return partial(self._check, shelf, shelf.warm.popleft()[0])
         return None
+
+    def _pause(self) -> float:
+        """Seconds until something may be due that nobody says."""
+        now = time.monotonic()
+        due = min((shelf.not_before for shelf in self._shelves.values() if shelf.not_before > now), default=now + _LOOK_S)
+        return min(due - now, _LOOK_S)
 
     def _wanted(self, shelf: _Shelf, now: float) -> int:
         return shelf.demand.wanted(now, shelf.minimum, self._settings.pool_max)
@@ -326,13 +343,14 @@ class SessionPool:
             shelf.failures += 1
             pause = min(_BACKOFF_S * 2.0 ** (shelf.failures - 1), _BACKOFF_MAX_S)
             shelf.not_before = time.monotonic() + pause
+            shelf.problem = error.message
             stopping = self._closing
         if not stopping:
             _LOG.warning("a sandbox of template %s could not be started; next try in %.1f s: %s", shelf.kind.template, pause, error.message)
 
     def _check(self, shelf: _Shelf, session: PooledSession) -> None:
         """Put it back if it answers."""
-        if _lives(session.launched) and session.agent.ping(_PING_S):
+        if session.agent.ping(_PING_S):
             self._put(shelf, session)
             return
         with self._changed:

@@ -30,7 +30,7 @@ class AgentLink(Session, Protocol):
         ...
 
     def ping(self, timeout_s: float) -> bool:
-        """Whether the agent answers in time. Only while nobody has claimed the session."""
+        """Whether the agent answers in time; else the session is over."""
         ...
 
 

@@ -11,12 +11,10 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
-from dualtrack.objects.nofollow import DIRECTORY_FLAGS, opened
+from dualtrack.domain.errors import SandboxFailed
 from dualtrack.objects.process_dir import ProcessDirectory, remove_in
-from dualtrack.objects.trees import own
 from dualtrack.sandbox.access import give_workspace
-from dualtrack.settings import SandboxSettings
+from dualtrack.sandbox.trees import move_entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class Slot:
         """
         if self.owner is not None and directory.lstat().st_uid != self.owner:
             give_workspace(directory, self.owner)
-        _move(directory, self.workspace)
+        move_entries(directory, self.workspace)
 
     def keep(self, directory: Path) -> None:
         """Move everything in the workspace to an empty host directory; no process of the sandbox may be left.
@@ -52,7 +50,7 @@ class Slot:
         Raises:
             SandboxFailed: it can't be moved.
         """
-        _move(self.workspace, directory)
+        move_entries(self.workspace, directory)
 
     def remove(self) -> None:
         """Remove the directory and all in it; no process of the sandbox may be left. May be repeated.
@@ -69,21 +67,14 @@ class Slot:
 
 
 class Slots:
-    """Slot directories of this process: `<workspaces>/<process>/slots/<id>`. Thread-safe; a context manager that removes all."""
+    """Slot directories of this process: `<workspaces>/<process>/slots/<id>`. Thread-safe."""
 
-    def __init__(self, settings: SandboxSettings) -> None:
-        """Removes what dead processes have left as well. Raises `SandboxUnavailable` where the directory can't be used by this user."""
-        try:
-            self.process = ProcessDirectory(settings.workspaces)
-            self._root = self.process.path / "slots"
-            self._root.mkdir()
-            self._root.chmod(0o711)
-        except OSError as error:
-            raise SandboxUnavailable(
-                f"The directory {settings.workspaces} for workspaces can't be used: {error}. Set DUALTRACK_SANDBOX__WORKSPACES to one of "
-                "your own."
-            ) from error
-        self._owner = settings.uid if os.geteuid() == 0 else None
+    def __init__(self, directory: ProcessDirectory, uid: int) -> None:
+        """Takes this process's directory, and the user that sandboxes run as where this process is root's. Raises OSError."""
+        self._root = directory.path / "slots"
+        self._root.mkdir()
+        self._root.chmod(0o711)
+        self._owner = uid if os.geteuid() == 0 else None
 
     def make(self) -> Slot:
         """A new slot with an empty workspace.
@@ -102,24 +93,3 @@ class Slots:
         except OSError as error:
             raise SandboxFailed(f"No directory for a sandbox can be made in {self._root}: {error}.") from error
         return slot
-
-    def ids(self) -> set[str]:
-        """Of the slots that exist."""
-        return set(os.listdir(self._root))  # noqa: PTH208 - names only
-
-    def close(self) -> None:
-        """Remove the process's directory; every sandbox must have ended."""
-        self.process.close()
-
-
-def _move(source: Path, target: Path) -> None:
-    try:
-        with opened(source, DIRECTORY_FLAGS) as from_fd, opened(target, DIRECTORY_FLAGS) as to_fd:
-            for name in os.listdir(from_fd):  # noqa: PTH208 - a descriptor
-                try:
-                    os.rename(name, name, src_dir_fd=from_fd, dst_dir_fd=to_fd)
-                except PermissionError:
-                    own(name, from_fd)
-                    os.rename(name, name, src_dir_fd=from_fd, dst_dir_fd=to_fd)
-    except OSError as error:
-        raise SandboxFailed(f"The workspace can't be moved from {source} to {target}: {error}.") from error

@@ -66,9 +66,10 @@ class TemplateBuilder:
         try:
             make_base(store)
             directory = self._templates.directory(definition)
-            with _locked(directory):
-                if not directory.is_dir():
-                    self._build(definition, directory, say)
+            if not directory.is_dir():  # else processes that show it hold its lock, for as long as they live
+                with _locked(directory):
+                    if not directory.is_dir():
+                        self._build(definition, directory, say)
         except OSError as error:
             raise SandboxUnavailable(f"The template {name} can't be built in {store}: {error}.") from error
         return directory

@@ -59,7 +59,7 @@ class Templates:
 
     @cached_property
     def interpreter(self) -> str:
-        """The Python that runs inside. Raises `SandboxError` where no sandbox can be started to ask."""
+        """The Python that runs inside. Raises `SandboxFailed` where no sandbox can be started to ask."""
         return self._ask()
 
     def get(self, name: str) -> Template:
