@@ -108,15 +108,17 @@ def _entry(annotation: object) -> type[BaseModel] | None:
 
 
 def _one(entry: type[BaseModel]) -> str:
-    return entry.__name__.removesuffix("Settings").removeprefix("Policy").lower()
+    return entry.__name__.removesuffix("Settings").removesuffix("Definition").removeprefix("Policy").lower()
 
 
 def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True, validated_data={})
     if value is PydanticUndefined:
         return "required"
-    if value is None or value in ({}, []):
+    if value is None or value in ({}, [], ()):
         return ""
+    if isinstance(value, tuple):
+        value = ", ".join(map(str, value))
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
     if isinstance(value, bool):
@@ -129,7 +131,7 @@ def _values(field: FieldInfo) -> str:
     for rule in field.metadata:
         for kind, (attribute, sign) in _SIGNS.items():
             if isinstance(rule, kind):
-                counted = sign.replace("characters", "entries") if get_origin(field.annotation) in {dict, list} else sign
+                counted = sign.replace("characters", "entries") if get_origin(field.annotation) in {dict, list, tuple} else sign
                 parts.append(f"{counted} {getattr(rule, attribute)}")
         pattern = getattr(rule, "pattern", None)
         if pattern:
@@ -153,7 +155,7 @@ def _kind(annotation: object) -> str:
     if get_origin(annotation) is dict:
         entry = _entry(annotation)
         return "table of names to " + (f"{_one(entry)}s" if entry is not None else _kind(get_args(annotation)[1]))
-    if get_origin(annotation) is list:
+    if get_origin(annotation) in {list, tuple}:
         return "list of rules" if _entry(annotation) else f"list of {_kind(members[0])}"
     if get_origin(annotation) is Annotated:
         return _kind(get_args(annotation)[0])

@@ -94,6 +94,7 @@ def open_runtime(settings: Settings, service: str, doorbell: Doorbell | None = N
         limits=settings.limits,
         allow=allow,
         policies=tuple(settings.policies.rules),
+        egress=settings.egress.ceiling,
     )
 
 

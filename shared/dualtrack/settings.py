@@ -11,7 +11,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
 
-from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.hosts import HostPattern, rules
+from dualtrack.domain.limits import GIB, PlatformLimits
+from dualtrack.domain.network import MAX_RULES as MAX_EGRESS_RULES
+from dualtrack.domain.network import EgressCeiling, SecretDefinition, SecretName
 from dualtrack.domain.policy import MAX_RULES, PolicyRule
 from dualtrack.net.addresses import AllowList
 
@@ -248,6 +251,40 @@ class NetSettings(_Section):
         return value
 
 
+class EgressSettings(_Section):
+    """What sandboxes may reach over the network (docs/network.md): by default nothing. Router, planner and executor must have the same."""
+
+    allow: list[HostPattern] = Field(
+        default_factory=list,
+        max_length=MAX_EGRESS_RULES,
+        description='Hosts and ports that agents may be given, as JSON: `["pypi.org", "*.example.com:8443"]`; `*` stands for every name; '
+        "without a port 80 and 443. Empty: no sandbox has any network.",
+    )
+    private: list[str] = Field(
+        default_factory=list,
+        description="What of it may be reached although it is not on the public internet, as JSON: "
+        '`["mirror.internal:3141", "10.1.0.0/16"]` (host and port, or a network).',
+    )
+    max_bytes_up: int = Field(GIB, ge=0, description="Most bytes that one sandbox session may send, whatever its agent asks for.")
+    max_bytes_down: int = Field(16 * GIB, ge=0, description="Most bytes that one sandbox session may receive.")
+    secrets: dict[SecretName, SecretDefinition] = Field(
+        default_factory=dict,
+        description="Secrets that agents' requests may carry without their seeing them, by name; as JSON: "
+        '`{"github": {"value_env": "GITHUB_TOKEN", "variable": "GITHUB_TOKEN", "hosts": ["api.github.com"]}}`.',
+    )
+
+    @field_validator("private")
+    @classmethod
+    def _are_places(cls, value: list[str]) -> list[str]:
+        AllowList.parse(value)
+        return value
+
+    @property
+    def ceiling(self) -> EgressCeiling:
+        """As the domain has it."""
+        return EgressCeiling(rules(self.allow), self.secrets, self.max_bytes_up, self.max_bytes_down)
+
+
 class PolicySettings(_Section):
     """What agents may do, whatever their profiles say (docs/approvals.md). Planner and router must have the same."""
 
@@ -288,6 +325,7 @@ class Settings(BaseSettings):
     telemetry: TelemetrySettings = TelemetrySettings()
     router: RouterSettings = RouterSettings()
     net: NetSettings = NetSettings()
+    egress: EgressSettings = EgressSettings()
     tools: ToolSettings = ToolSettings()
     policies: PolicySettings = PolicySettings()
     workers: WorkerSettings = WorkerSettings()

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dualtrack.domain.hosts import rules
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
 from dualtrack.domain.limits import JobLimits
+from dualtrack.domain.network import EgressPolicy, SecretGrant
 from dualtrack.domain.step import Call, Step
 from dualtrack.domain.tool import Effect
 from dualtrack.domain.usage import Usage
@@ -42,6 +44,19 @@ def step(number: int, observation: str = "seen", *, ok: bool = True, reflection:
         tries=1, failures=0, traceparent="", created_at=NOW, started_at=NOW, finished_at=NOW,
     )  # fmt: skip
     return Step("job_1", number, f"thought {number}", reflection, "", "m", Usage(), 0.0, NOW, (call,))
+
+
+def test_an_agent_is_told_of_its_network_and_of_placeholders() -> None:
+    grant = SecretGrant("github", "GITHUB_TOKEN", (rules(["*.github.com"]), rules(["api.github.com:443"])), frozenset({"authorization"}))
+    policy = EgressPolicy((rules(["*"]), rules(["pypi.org", "api.github.com:443"])), secrets=(grant,))
+    plain = decision_request(job(), [], REGISTRY).system
+    told = decision_request(job(), [], REGISTRY, None, policy).system
+    assert told.startswith(plain)
+    assert (
+        "these hosts and no others, by HTTP and HTTPS through the proxy that its environment names: pypi.org, api.github.com:443." in told
+    )
+    assert "GITHUB_TOKEN" in told
+    assert "in the header authorization to api.github.com:443, and the real value is put in on the way" in told
 
 
 def test_messages_of_the_user_follow_the_step_they_came_after() -> None:

@@ -43,6 +43,16 @@ def _message(data: Mapping[str, Any]) -> Told:
     return f"message {_word(data, 'number')} from {_word(data, 'by')}: {_word(data, 'content', '', 200)}".rstrip(": "), "cyan"
 
 
+def _network(data: Mapping[str, Any]) -> Told:
+    place = f"{_word(data, 'host', most=100)}:{_word(data, 'port')}"
+    count = data.get("requests")
+    times = f" ({count} requests)" if isinstance(count, int) and count > 1 else ""
+    if data.get("decision") == "refused":
+        return f"network: refused {place}{times}: {_word(data, 'reason')}", _YELLOW
+    facts = [_word(data, name) for name in ("method", "status", "reason") if data.get(name)]
+    return f"network: {' '.join([place, *facts])}{times}", "dim"
+
+
 TELLERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Told]]] = {
     "job.waiting": _waiting,
     "job.resumed": lambda data: (f"goes on after waiting for {_word(data, 'reason')}", "cyan"),
@@ -54,6 +64,7 @@ TELLERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Told]]] = {
     "approval.requested": _asked,
     "approval.decided": _decided,
     "call.in_doubt": lambda data: (f"{_word(data, 'tool')}: nobody knows whether it happened", "bold yellow"),
+    "egress.request": _network,
     "child.started": lambda data: (f"child job {_word(data, 'job_id')} started", ""),
 }
 """The line of each such event, from its data."""

@@ -63,6 +63,8 @@ class EventType(StrEnum):
     """approval_id, kind, call_id, tool, arguments, arguments_sha256, message, expires_at"""
     APPROVAL_DECIDED = "approval.decided"
     """approval_id, call_id, status, by, note; arguments and arguments_sha256 where they were edited"""
+    EGRESS_REQUEST = "egress.request"
+    """call_id, step, tool, host, port, method, decision, reason, status, bytes_up, bytes_down, secrets (names), requests it stands for"""
     CALL_IN_DOUBT = "call.in_doubt"
     """call_id, step, tool, attempt: an external call may or may not have happened"""
     CHILD_STARTED = "child.started"

@@ -88,6 +88,10 @@ class HostRule:
     host: str
     ports: frozenset[int]
 
+    def __str__(self) -> str:
+        """As it is written in settings and profiles."""
+        return self.host if self.ports == DEFAULT_PORTS else ", ".join(f"{self.host}:{port}" for port in sorted(self.ports))
+
     def permits(self, host: str, port: int) -> bool:
         """Whether a canonical host may be reached at a port."""
         return port in self.ports and self._fits(host)

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, St
 from dualtrack.domain.errors import InvalidPath
 from dualtrack.domain.lifecycle import JobStatus, Phase
 from dualtrack.domain.limits import JobLimits
+from dualtrack.domain.network import MAX_SECRETS, NetworkAccess, SecretUse
 from dualtrack.domain.paths import workspace_path
 from dualtrack.domain.policy import MAX_RULES, PolicyRule
 from dualtrack.domain.tool import FINISH_TOOL, PLAN_TOOL, SAVE_TOOL, OnUnknown
@@ -57,6 +58,10 @@ class AgentProfile(_Frozen):
         (),
         max_length=MAX_RULES,
         description="Which calls need consent or are never run: the first rule that fits, after the operator's own.",
+    )
+    network: NetworkAccess = Field(NetworkAccess(), description="What its sandboxes may reach; by default nothing.")
+    secrets: tuple[SecretUse, ...] = Field(
+        (), max_length=MAX_SECRETS, description="Secrets of the operator that its requests may carry without its seeing them."
     )
     system_prompt: str | None = Field(None, max_length=50_000, description="Standing orders instead of the built-in ones.")
 

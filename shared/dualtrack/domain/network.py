@@ -101,7 +101,7 @@ class SecretGrant:
     """A secret as one sandbox session may use it.
 
     Attributes:
-        bound: rules all of which a host must fit: the operator's, and those of the agent where it names fewer.
+        bound: lists of rules, each of which a host must fit: the operator's, then those of the agent where it names fewer.
     """
 
     name: str
@@ -120,7 +120,7 @@ class EgressPolicy:
     """What one sandbox session may reach.
 
     Attributes:
-        allow: rules all of which a host must fit: the agent's, and the operator's as they are now.
+        allow: lists of rules, each of which a host must fit: the operator's as they are now, then the agent's.
         max_bytes_up: sent by the sandbox, in all.
         max_bytes_down: received by it, in all.
         secrets: what its requests may carry.
@@ -130,6 +130,11 @@ class EgressPolicy:
     max_bytes_up: int = 64 * MIB
     max_bytes_down: int = GIB
     secrets: tuple[SecretGrant, ...] = ()
+
+    @property
+    def asked(self) -> tuple[HostRule, ...]:
+        """What the agent asked for."""
+        return self.allow[-1]
 
     def permits(self, host: str, port: int) -> bool:
         """Whether this (canonical) host and port may be reached."""
@@ -164,7 +169,7 @@ class EgressCeiling:
         """
         for n, text in enumerate(access.allow):
             if not any(one.covers(rule(text)) for one in self.allow):
-                allowed = ", ".join(_shown(one) for one in self.allow) or "nothing"
+                allowed = ", ".join(str(one) for one in self.allow) or "nothing"
                 raise InvalidRequest(
                     f"{param}.network.allow.{n}: {text} lies beyond what the operator allows ({allowed}; DUALTRACK_EGRESS__ALLOW).",
                     param=f"{param}.network.allow.{n}",
@@ -213,8 +218,3 @@ class EgressCeiling:
     def _lent(self, name: str, tenant_id: str) -> SecretDefinition | None:
         definition = self.secrets.get(name)
         return definition if definition is not None and (not definition.tenants or tenant_id in definition.tenants) else None
-
-
-def _shown(one: HostRule) -> str:
-    ports = sorted(one.ports)
-    return f"{one.host}:{ports[0]}" if len(ports) == 1 else one.host

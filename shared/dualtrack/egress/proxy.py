@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import ssl
+import sys
 import tempfile
 import threading
 import time
@@ -25,13 +26,15 @@ from dualtrack.egress.certificates import Certificates, process_certificates
 from dualtrack.egress.connection import Connection, Session
 from dualtrack.egress.meter import Meter
 from dualtrack.net.addresses import AllowList
+from dualtrack.objects.nofollow import DIRECTORY_FLAGS, opened
+from dualtrack.sandbox.sessions import EGRESS_TARGET
 
-INSIDE: Final = "/run/egress"
-"""Where a sandbox sees the directory."""
 SOCKET_NAME: Final = "proxy.sock"
 BUNDLE_NAME: Final = "ca.pem"
 RELAY_PORT: Final = 3128
 """Port on the sandbox's own loopback that is relayed to the socket."""
+_SOCKET_PATH_BYTES: Final = 100
+"""A socket's path may have hardly more; a longer one is reached by the descriptor of its directory."""
 _JOIN_S: Final = 5.0
 _BACKLOG: Final = 64
 _BUSY: Final = b"HTTP/1.1 503 too many connections\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -70,8 +73,7 @@ class EgressProxy:
             on_request: told of every request and tunnel at its end, in threads of the proxy; must be quick and raise nothing.
             limits: None: the defaults.
             private: what may be reached although it is not on the public internet, where the policy permits it.
-            base: directory to make the session's own in; None: the system's for temporary files. Its path must be short (a socket's path
-                has about 100 bytes).
+            base: directory to make the session's own in; None: the system's for temporary files.
             owner: user that the sandbox runs as, where this process is root and the sandbox is not.
             trust: how hosts are verified; None: by the system's trust store.
             certificates: what speaks TLS in the hosts' names.
@@ -126,6 +128,11 @@ class EgressProxy:
     def usage(self) -> EgressUsage:
         """What went through so far."""
         return self._meter.usage
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is over."""
+        return self._closed
 
     def close(self) -> None:
         """End every connection and remove the directory; may be repeated. Requests that were under way are told of before it returns."""
@@ -199,7 +206,11 @@ def _system_trust() -> ssl.SSLContext:
 def _listen(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(str(path))
+        if len(os.fsencode(path)) > _SOCKET_PATH_BYTES and sys.platform == "linux":
+            with opened(path.parent, DIRECTORY_FLAGS) as directory:
+                listener.bind(f"/proc/self/fd/{directory}/{path.name}")
+        else:
+            listener.bind(str(path))
         path.chmod(0o600)
         listener.listen(_BACKLOG)
     except BaseException:
@@ -219,7 +230,7 @@ def _environment(port: int, *, intercepts: bool) -> Mapping[str, str]:
     found = {"HTTP_PROXY": address, "HTTPS_PROXY": address, "NO_PROXY": here, "NODE_USE_ENV_PROXY": "1"}
     found |= {name.lower(): value for name, value in found.items() if name.endswith("_PROXY")}
     if intercepts:
-        bundle = f"{INSIDE}/{BUNDLE_NAME}"
+        bundle = f"{EGRESS_TARGET}/{BUNDLE_NAME}"
         found |= dict.fromkeys(
             (
                 "SSL_CERT_FILE",

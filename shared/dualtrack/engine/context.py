@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Final
 
 from dualtrack.domain.job import Job
+from dualtrack.domain.network import EgressPolicy
 from dualtrack.domain.policies import needs_reflection
 from dualtrack.domain.step import Call, Step
 from dualtrack.engine.observations import shortened
 from dualtrack.models.port import DecisionRequest, PastCall, PastStep
-from dualtrack.models.prompts import AGENT_SYSTEM_PROMPT
+from dualtrack.models.prompts import AGENT_SYSTEM_PROMPT, NETWORK_NOTE, PLACEHOLDER_NOTE
 from dualtrack.tools.registry import Registry
 
 _NOTE_CHARS: Final = 1000
@@ -40,17 +41,39 @@ def shown(job: Job, history: Sequence[Step]) -> list[Step]:
     return [step for step in history if step.number > job.summarised_through]
 
 
+def system_prompt(job: Job, egress: EgressPolicy | None) -> str:
+    """The agent's standing orders, and what its sandboxes reach."""
+    parts = [job.spec.agent.system_prompt or AGENT_SYSTEM_PROMPT]
+    if egress is not None:
+        parts.append(NETWORK_NOTE.format(hosts=", ".join(map(str, egress.asked))))
+        parts += [
+            PLACEHOLDER_NOTE.format(
+                variable=grant.variable,
+                name=grant.name,
+                headers=" or ".join(sorted(grant.headers)),
+                hosts=", ".join(map(str, grant.bound[-1])),
+            )
+            for grant in egress.secrets
+        ]
+    return "\n".join(parts)
+
+
 def decision_request(
-    job: Job, history: Sequence[Step], registry: Registry, messages: Mapping[int, Sequence[str]] | None = None
+    job: Job,
+    history: Sequence[Step],
+    registry: Registry,
+    messages: Mapping[int, Sequence[str]] | None = None,
+    egress: EgressPolicy | None = None,
 ) -> DecisionRequest:
     """The request for the next decision.
 
     `messages`: what the job's user wrote to it, oldest first, by the number of the step that each followed; 0: before the first.
+    `egress`: what its sandboxes may reach; None: nothing.
     """
     said = messages or {}
     return DecisionRequest(
         model=job.spec.agent.model,
-        system=job.spec.agent.system_prompt or AGENT_SYSTEM_PROMPT,
+        system=system_prompt(job, egress),
         task=task_text(job),
         tools=registry.specs(job.spec.agent.tools),
         steps=[_past(step, tuple(said.get(step.number, ()))) for step in shown(job, history)],

@@ -85,7 +85,7 @@ def submit(
 
     Raises:
         NotFound: an input file that this tenant does not have.
-        InvalidRequest: two inputs at the same path, or one inside the other.
+        InvalidRequest: two inputs at the same path, or one inside the other; or more network than the operator allows.
         AddressRefused: the webhook's address is one that may not be reached.
         IdempotencyMismatch: the key was used with another request.
         StorageUnavailable, DatabaseUnavailable: nothing was accepted.
@@ -110,6 +110,7 @@ def prepare(runtime: Runtime, *, tenant_id: str, spec: JobSpec) -> Prepared:
     Raises:
         NotFound, InvalidRequest, AddressRefused, StorageUnavailable: as `submit`.
     """
+    runtime.egress.check(spec.agent.network, spec.agent.secrets, tenant_id)
     with runtime.database.transaction() as tx:
         inputs = _inputs(
             spec, [files.get(tx, item.file_id, tenant_id=tenant_id, param=f"inputs.{n}.file_id") for n, item in enumerate(spec.inputs)]

@@ -120,7 +120,9 @@ class Planner:
             return found
 
     def _decide(self, job: Job, history: Sequence[Step], said: Said, asking: Asking, lease: Lease) -> None:
-        request = decision_request(job, history, self._runtime.registry, said)
+        agent = job.spec.agent
+        egress = self._runtime.egress.policy(agent.network, agent.secrets, job.tenant_id)
+        request = decision_request(job, history, self._runtime.registry, said, egress)
         try:
             what = self._compactor.due(job, history)
             if what is not None:

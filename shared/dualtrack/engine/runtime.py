@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from dualtrack.db.engine import Database
 from dualtrack.db.presence import Presence
 from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.network import EgressCeiling
 from dualtrack.domain.policy import PolicyRule
 from dualtrack.engine.leases import Leases
 from dualtrack.engine.quarantine import Quarantine
@@ -29,6 +30,8 @@ class Runtime:
     """What outgoing requests may reach although it is not public."""
     policies: tuple[PolicyRule, ...] = ()
     """The operator's, before those of any agent's profile."""
+    egress: EgressCeiling = field(default_factory=EgressCeiling)
+    """What the operator lets sandboxes reach."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,16 @@ whole file, compute the values, write them into the output file and print them.
 5. When the output file holds everything that the job asks for, call finish with a short answer."""
 """The agent's standing orders where its profile brings none."""
 
+NETWORK_NOTE: Final = """\
+From the sandbox you reach these hosts and no others, by HTTP and HTTPS through the proxy that its environment names: {hosts}. \
+Where a tool says that it has no network, it has this one."""
+"""Added to the system prompt of agents whose sandboxes have a network."""
+
+PLACEHOLDER_NOTE: Final = """\
+The variable {variable} in its environment holds a placeholder for the secret {name}: send it as it is in the header {headers} to {hosts}, \
+and the real value is put in on the way. Anywhere else it is refused."""
+"""Added for each secret that an agent's requests may carry."""
+
 JSON_ACTION_RULES: Final = """\
 Each answer is one JSON object: {"thought": one sentence on what you do next, "tool": a tool's name, "arguments": its arguments}.
 You then get the tool's result. One tool per answer."""

@@ -10,12 +10,10 @@ from typing import Final
 from dualtrack.domain.errors import DualtrackError
 from dualtrack.sandbox.pooled import AgentLink, PooledSession
 from dualtrack.sandbox.rung import Launched, LaunchSpec, Mount, Rung
-from dualtrack.sandbox.sessions import SessionRequest, Start
+from dualtrack.sandbox.sessions import EGRESS_TARGET, SessionRequest, Start
 from dualtrack.sandbox.slots import Slot, Slots
 from dualtrack.sandbox.templates import Template, Templates
 from dualtrack.telemetry.sandboxes import METRICS
-
-EGRESS_TARGET: Final = "/run/egress"
 
 Connect = Callable[[Launched, LaunchSpec], AgentLink]
 """Speaks to the agent behind a started sandbox; must not wait for it."""

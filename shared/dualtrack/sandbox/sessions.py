@@ -8,10 +8,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.port import Command, Outcome
+
+EGRESS_TARGET: Final = "/run/egress"
+"""Where a sandbox sees the directory of its way out."""
 
 
 class Start(StrEnum):

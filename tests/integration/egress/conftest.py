@@ -21,9 +21,10 @@ from dualtrack.domain.egress import EgressRequest
 from dualtrack.domain.hosts import rules
 from dualtrack.domain.limits import EgressLimits
 from dualtrack.domain.network import EgressPolicy, SecretGrant
-from dualtrack.egress.proxy import INSIDE, RELAY_PORT, EgressProxy
+from dualtrack.egress.proxy import RELAY_PORT, EgressProxy
 from dualtrack.net.addresses import AllowList
 from dualtrack.sandbox.inside import relay
+from dualtrack.sandbox.sessions import EGRESS_TARGET
 from dualtrack.testing.website import Website
 
 LOCAL = AllowList.parse(["127.0.0.0/8"])
@@ -78,7 +79,7 @@ class Outlet:
         """As a sandbox has it, with the paths and the port of this one."""
         own = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
         ours = {
-            name: value.replace(INSIDE, str(self.proxy.directory)).replace(f":{RELAY_PORT}", f":{self.port}")
+            name: value.replace(EGRESS_TARGET, str(self.proxy.directory)).replace(f":{RELAY_PORT}", f":{self.port}")
             for name, value in self.proxy.environment.items()
         }
         return own | {name: "" if name.lower() == "no_proxy" else value for name, value in ours.items()}
@@ -105,6 +106,19 @@ class Outlet:
         """What was told, once it is that many."""
         wait(lambda: len(self.told) >= count)
         return self.told
+
+
+def raw(directory: Path, data: bytes) -> bytes:
+    """What comes back for these bytes from the socket itself."""
+    descriptor = os.open(directory, os.O_PATH)  # its path may be too long for a socket's
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(20)
+            sock.connect(f"/proc/self/fd/{descriptor}/proxy.sock")
+            sock.sendall(data)
+            return read_all(sock)
+    finally:
+        os.close(descriptor)
 
 
 def read_all(sock: Any) -> bytes:
