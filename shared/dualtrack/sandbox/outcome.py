@@ -16,7 +16,7 @@ from dualtrack.sandbox.streams import FLOOD_FACTOR, Pumped
 _SIGNAL_BASE: Final = 128
 _WAIT_STATUS: Final = 0xFFFF
 _MICRO: Final = 1_000_000
-_CPU_ROUNDING_S: Final = 0.1  # the kernel counts a limit and a usage by different clocks
+_CPU_COUNTED: Final = 0.5  # of the limit: the kernel counts limit and usage by different clocks, far apart on a busy machine
 _SIGNALS: Final = frozenset(int(number) for number in signal.Signals)
 
 
@@ -73,7 +73,7 @@ def session_outcome(execution: Execution, limits: SandboxLimits, before: Counter
             ended = Ended.SIGNALLED
             if number == signal.SIGKILL and killed:
                 ended = Ended.MEMORY
-            elif number in {signal.SIGXCPU, signal.SIGKILL} and cpu_s >= limits.cpu_time_s - _CPU_ROUNDING_S:
+            elif number in {signal.SIGXCPU, signal.SIGKILL} and cpu_s >= _CPU_COUNTED * limits.cpu_time_s:
                 ended = Ended.CPU_TIME
         else:
             ended = Ended.EXITED

@@ -59,7 +59,7 @@ def limit(limits: dict[str, int], *, lasting: bool = False) -> None:
     cpu = limits["cpu_s"]
     if lasting:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        set_limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + cpu)
+        set_limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + cpu)
     else:
         set_limit(resource.RLIMIT_CPU, cpu, cpu + 1)  # SIGXCPU, which names the reason; a second later SIGKILL
     for name, kind in (

@@ -51,17 +51,17 @@ def flush() -> bool:
 
 
 def _finalise() -> None:
-    """Let go of `__main__` and of what cells have imported."""
-    main = sys.modules.pop("__main__", None)
-    sys.last_value = sys.last_traceback = None
-    del main
-    gc.collect()
-    for item in gc.get_objects():  # what something else still holds: at least no file loses what was written to it
+    """Write what open files hold, then let go of `__main__`."""
+    # First: in a cycle of garbage the layers of a file are finalised in any order, and what the upper one holds may be lost.
+    for item in gc.get_objects():
         if isinstance(item, (io.BufferedWriter, io.BufferedRandom, io.TextIOWrapper)) and not item.closed:
             try:
                 item.flush()
             except (OSError, ValueError):
                 pass
+    sys.modules.pop("__main__", None)
+    sys.last_value = sys.last_traceback = None
+    gc.collect()
 
 
 def exit_code(error: SystemExit) -> int:
