@@ -64,6 +64,10 @@ bench-steps: setup ## Cost of a step beside DBOS, LangGraph and Celery (installe
 	@UV_PROJECT_ENVIRONMENT=.venv-bench $(BIN)/uv sync --frozen --only-group peers --quiet --python $(BIN)/python
 	@$(BIN)/python -m benchmarks.steps
 
+.PHONY: bench-workspaces
+bench-workspaces: setup ## Saving and restoring workspaces of 10, 1,000 and 50,000 files beside tar, cp and a walk
+	@$(BIN)/python -m benchmarks.workspaces
+
 .PHONY: docs
 docs: setup ## Write the generated pages (lifecycle, settings) anew
 	@$(BIN)/python scripts/lifecycle_doc.py && $(BIN)/python scripts/settings_doc.py

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, text
 from dualtrack.domain.errors import ObjectMissing
 from dualtrack.objects.blobs import BlobCorrupt, BlobStore
 from dualtrack.objects.manifest import EMPTY, Entry, EntryKind, Manifest
+from dualtrack.objects.manifests import Manifests
 from dualtrack.objects.port import ObjectStore
 
 PAGE: Final = 1000
@@ -56,25 +57,41 @@ def read_manifests(connection: Connection, store: ObjectStore) -> Generator[tupl
         StorageUnavailable: the store can't be asked.
     """
     found = connection.execute(text("SELECT * FROM manifests ORDER BY tenant_id, job_id, seq"), execution_options={"yield_per": PAGE})
-    before: tuple[str, frozenset[Entry]] = ("", frozenset())
+    before: tuple[str, Manifest] = ("", EMPTY)
     with found as rows:
         for row in rows:
+            if row.digest == EMPTY.digest:  # needs no object
+                continue
             blobs = BlobStore(store, row.tenant_id)
             try:
-                data = EMPTY.encode() if row.digest == EMPTY.digest else blobs.get(row.digest)
-                files = frozenset(entry for entry in Manifest.decode(data).entries if entry.kind is EntryKind.FILE)
-            except ObjectMissing:
-                yield row.job_id, row.digest, "the manifest is missing"
+                # A job's snapshots differ little from one to the next: as long as the one before is held, only what is new is read.
+                manifest = Manifests(blobs).read(row.digest)
+            except (ObjectMissing, BlobCorrupt) as error:
+                yield row.job_id, row.digest, "the manifest is missing" if isinstance(error, ObjectMissing) else error.message
                 continue
-            except (BlobCorrupt, ValueError, KeyError, TypeError) as error:
-                yield row.job_id, row.digest, f"the manifest can't be read: {error}"
-                continue
-            # A job's snapshots differ little from one to the next: only what the one before has not is added.
-            known = before[1] if before[0] == row.tenant_id else frozenset()
-            wanted = [_wanted(blobs, row, entry.sha256, entry.size, f"{entry.path!r} of") for entry in files - known]
-            wanted.append(_wanted(blobs, row, row.digest, len(data), "manifest of"))
+            known = before[1] if before[0] == row.tenant_id else EMPTY
+            wanted = [_content(blobs, row, entry) for entry in _new(manifest, known)]
+            parts = {row.digest} | {chunk.place.blob for chunk in manifest.chunks}
+            # Read and checked just now, so the size is what it should be.
+            wanted += [_wanted(blobs, row, part, UNKNOWN_SIZE, "manifest of") for part in parts]
             connection.execute(text("INSERT INTO wanted VALUES (:key, :size, :job, :subject) ON CONFLICT DO NOTHING"), wanted)
-            before = row.tenant_id, files
+            before = row.tenant_id, manifest
+
+
+def _new(manifest: Manifest, known: Manifest) -> list[Entry]:
+    """The files that a manifest has and another one has not, or not stored so."""
+    if manifest.chunks:
+        chunks = {chunk.sha256 for chunk in known.chunks}
+        entries = [entry for chunk in manifest.chunks if chunk.sha256 not in chunks for entry in chunk.entries]
+    else:
+        entries = [entry for entry in manifest.entries if known.chunks or known.by_path.get(entry.path) != entry]
+    return [entry for entry in entries if entry.kind is EntryKind.FILE]
+
+
+def _content(blobs: BlobStore, row: Any, entry: Entry) -> dict[str, object]:  # noqa: ANN401 - a row
+    if entry.pack is not None:
+        return _wanted(blobs, row, entry.pack.sha256, entry.pack.size, f"pack with {entry.path!r} of")
+    return _wanted(blobs, row, entry.sha256, entry.size, f"{entry.path!r} of")
 
 
 def _wanted(blobs: BlobStore, row: Any, digest: str, size: int, what: str) -> dict[str, object]:  # noqa: ANN401 - a row

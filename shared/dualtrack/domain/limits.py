@@ -139,7 +139,7 @@ class PlatformLimits(_Frozen):
     observation_chars: Positive = Field(4000, description="Characters of an observation kept in context; all of it is kept as an object.")
     observation_bytes: Positive = Field(8 * MIB, description="Largest observation kept as an object.")
     workspace_bytes: Positive = Field(1 * GIB, description="All files of a workspace together.")
-    workspace_files: Positive = Field(50_000, description="Files and directories of a workspace.")
+    workspace_files: Positive = Field(100_000, description="Files and directories of a workspace.")
     artifact_bytes: Positive = Field(1 * GIB, description="Largest artifact.")
     artifacts: Positive = Field(1000, description="Artifacts of a job.")
     context_tokens: Positive = Field(

@@ -64,10 +64,13 @@ class BlobStore:
             raise InvalidPath(f"{digest[:80]!r} is no SHA-256 digest.", param="sha256")
         return f"blobs/{self._tenant}/{digest[:2]}/{digest}"
 
-    def put(self, data: bytes) -> Blob:
-        """Store bytes, unless they are known to be. Of a few, it is not asked first: putting them again costs no more than asking."""
+    def put(self, data: bytes, *, ask: bool = True) -> Blob:
+        """Store bytes, unless they are known to be. Of a few, it is not asked first: putting them again costs no more than asking.
+
+        `ask`: without it, of many neither: they are hardly ever stored already.
+        """
         digest = hashlib.sha256(data).hexdigest()
-        known = self.key(digest) in self._known if len(data) <= SMALL_BYTES else self.has(digest)
+        known = self.has(digest) if ask and len(data) > SMALL_BYTES else self.knows(digest)
         if not known:
             self._store.put(self.key(digest), data)
             self._known.add(self.key(digest), FRESH_S)
@@ -111,6 +114,10 @@ class BlobStore:
         self._known.add(key, fresh_s)
         return True
 
+    def knows(self, digest: str) -> bool:
+        """As `has`, without asking the store: no means that this process has not learnt of it."""
+        return self.key(digest) in self._known
+
     def remember(self, digests: Iterable[str]) -> None:
         """Take it that these are stored and stay, because a recorded snapshot names them."""
         for digest in digests:
@@ -122,6 +129,10 @@ class BlobStore:
         if hashlib.sha256(data).hexdigest() != digest:
             raise _corrupt(digest)
         return data
+
+    def part(self, digest: str, *, start: int, size: int) -> bytes:
+        """Some bytes, fewer where the blob ends before. They can't be checked here: the caller must. Raises `ObjectMissing`."""
+        return self._store.part(self.key(digest), start=start, size=size) if size else b""
 
     def stream(self, digest: str) -> Iterator[bytes]:
         """The bytes in chunks; whoever takes them must not act on them before the end, where they are checked.

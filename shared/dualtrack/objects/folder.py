@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
 from dualtrack.domain.errors import DualtrackError, InvalidPath, ObjectMissing, StorageUnavailable
 from dualtrack.objects.keys import check_key
 from dualtrack.objects.port import ObjectInfo, StoredObject
 from dualtrack.objects.probe import round_trip
+from dualtrack.objects.reading import read_up_to
 
 _CHUNK_BYTES: Final = 1024 * 1024
 _INCOMING: Final = ".incoming"  # no key can name it: segments don't start with a dot
@@ -69,6 +70,13 @@ class FolderStore:
         path = self._path(key)
         with self._errors(key):
             return path.read_bytes()
+
+    def part(self, key: str, *, start: int, size: int) -> bytes:
+        """See `ObjectStore`."""
+        path = self._path(key)
+        with self._errors(key), path.open("rb", buffering=0) as file:
+            file.seek(start)
+            return read_up_to(cast("BinaryIO", file), size)
 
     def stream(self, key: str, *, chunk_bytes: int = 262_144) -> Iterator[bytes]:
         """See `ObjectStore`."""

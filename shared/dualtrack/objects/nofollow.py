@@ -22,12 +22,21 @@ _O_PATH: Final[int] = getattr(os, "O_PATH", 0)  # Linux only
 
 @contextlib.contextmanager
 def opened(name: str | Path, flags: int, parent: int | None = None, *, mend: bool = True) -> Iterator[int]:
+    """As `open_name`, for as long as the context lasts."""
+    descriptor = open_name(name, flags, parent, mend=mend)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def open_name(name: str | Path, flags: int, parent: int | None = None, *, mend: bool = True) -> int:
     """A descriptor of one name in an open directory, made accessible to its owner first where it is not (with `mend`).
 
     `flags` must hold O_NOFOLLOW.
     """
     try:
-        descriptor = os.open(name, flags, dir_fd=parent)
+        return os.open(name, flags, dir_fd=parent)
     except PermissionError:
         if not mend:
             raise
@@ -35,11 +44,7 @@ def opened(name: str | Path, flags: int, parent: int | None = None, *, mend: boo
         if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
             raise
         change_mode(name, mode & 0o777 | (0o700 if stat.S_ISDIR(mode) else 0o600), parent)
-        descriptor = os.open(name, flags, dir_fd=parent)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        return os.open(name, flags, dir_fd=parent)
 
 
 def change_mode(name: str | Path, mode: int, parent: int | None = None) -> None:

@@ -47,6 +47,10 @@ class ObjectStore(Protocol):
         """All bytes of an object. Raises `ObjectMissing`."""
         ...
 
+    def part(self, key: str, *, start: int, size: int) -> bytes:
+        """`size` bytes of an object from `start` on, fewer where it ends before. `size` is at least 1. Raises `ObjectMissing`."""
+        ...
+
     def stream(self, key: str, *, chunk_bytes: int = 262_144) -> Iterator[bytes]:
         """The bytes in chunks. Raises `ObjectMissing` before the first chunk is taken."""
         ...

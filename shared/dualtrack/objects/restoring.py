@@ -16,10 +16,12 @@ from dualtrack.objects import nofollow, trees
 from dualtrack.objects.blobs import BlobCorrupt, BlobStore
 from dualtrack.objects.file_digests import FileDigests
 from dualtrack.objects.manifest import Entry, EntryKind, Manifest
+from dualtrack.objects.places import Span
 from dualtrack.objects.trees import Found, Tree, WorkspaceTooLarge
 
 _DIRECTORY_MODE: Final = 0o755
 _CHUNK_BYTES: Final = 1024 * 1024
+_NEW_FILE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Restoring:
@@ -50,7 +52,7 @@ class Restoring:
         removed: set[str] = set()
         for path in sorted(tree.found):
             found = tree.found[path]
-            if path.rpartition("/")[0] in removed:
+            if removed and path.rpartition("/")[0] in removed:
                 removed.add(path)
             elif self._fits(found):
                 self._kept[path] = found
@@ -61,31 +63,70 @@ class Restoring:
 
     def make_directories_and_links(self) -> None:
         """Make those that are missing."""
-        for entry in self._manifest.entries:
-            kept = self._kept.get(entry.path)
-            if entry.kind is EntryKind.DIRECTORY and (kept is None or stat.S_IMODE(kept.status.st_mode) != _DIRECTORY_MODE):
-                with trees.parent_of(self._root, entry.path) as (parent, name):
-                    if kept is None:
-                        os.mkdir(name, 0o700, dir_fd=parent)
-                    with nofollow.opened(name, nofollow.DIRECTORY_FLAGS, parent) as directory:
-                        if kept is None:
-                            self._give(directory)
-                        os.fchmod(directory, _DIRECTORY_MODE)
-            elif entry.kind is EntryKind.SYMLINK and kept is None:
-                with trees.parent_of(self._root, entry.path) as (parent, name):
+        with trees.Parents(self._root) as parents:
+            for entry in self._manifest.entries:
+                if entry.kind is EntryKind.FILE:
+                    continue
+                kept = self._kept.get(entry.path)
+                if entry.kind is EntryKind.DIRECTORY and (kept is None or stat.S_IMODE(kept.status.st_mode) != _DIRECTORY_MODE):
+                    self._make_directory(*parents.of(entry.path), new=kept is None)
+                elif entry.kind is EntryKind.SYMLINK and kept is None:
+                    parent, name = parents.of(entry.path)
                     os.symlink(entry.target, name, dir_fd=parent)
                     if self._owner is not None:
                         os.chown(name, *self._owner, dir_fd=parent, follow_symlinks=False)
+
+    def _make_directory(self, parent: int, name: str, *, new: bool) -> None:
+        if new:
+            os.mkdir(name, 0o700, dir_fd=parent)
+        with nofollow.opened(name, nofollow.DIRECTORY_FLAGS, parent) as directory:
+            if new:
+                self._give(directory)
+            os.fchmod(directory, _DIRECTORY_MODE)
 
     def missing(self, read_ns: int) -> list[Entry]:
         """The files whose content is not there; those that are get the right mode. Files of unknown content are read."""
         return [entry for entry in self._manifest.entries if entry.kind is EntryKind.FILE and not self._has(entry, read_ns)]
 
+    def fetch_packed(self, span: Span[Entry]) -> list[tuple[Entry, os.stat_result]]:
+        """Write the files whose contents lie in one part of a pack; their statuses afterwards. Thread-safe."""
+        first = span.items[0][1]
+        try:
+            data = self._blobs.part(span.blob, start=span.start, size=span.size)
+        except ObjectMissing as error:
+            raise content_missing(first) from error
+        written = []
+        with trees.Parents(self._root) as parents:
+            for place, entry in span.items:
+                content = span.cut(data, place)
+                if hashlib.sha256(content).hexdigest() != entry.sha256:
+                    raise content_damaged(entry)
+                written.append((entry, self._write(*parents.of(entry.path), entry, content)))
+        return written
+
+    def _write(self, parent: int, name: str, entry: Entry, content: bytes) -> os.stat_result:
+        """Write a small file in place: one that is left unfinished by a crash is read, and found wrong, by the next restore."""
+        if entry.path in self._kept:
+            os.unlink(name, dir_fd=parent)
+        descriptor = os.open(name, _NEW_FILE_FLAGS, 0o600, dir_fd=parent)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            self._give(descriptor)
+            os.fchmod(descriptor, _mode(entry))
+            return os.fstat(descriptor)
+        except BaseException:
+            os.unlink(name, dir_fd=parent)
+            raise
+        finally:
+            os.close(descriptor)
+
     def fetch(self, entry: Entry) -> tuple[Entry, os.stat_result]:
         """Write one file beside its place and move it there; its status afterwards. Thread-safe."""
         with trees.parent_of(self._root, entry.path) as (parent, name):
             temporary = f".restoring-{secrets.token_hex(12)}"
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=parent)
+            descriptor = os.open(temporary, _NEW_FILE_FLAGS, 0o600, dir_fd=parent)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     for chunk in self._content(entry):
@@ -105,9 +146,9 @@ class Restoring:
         try:
             yield from self._blobs.stream(entry.sha256)
         except ObjectMissing as error:
-            raise ObjectMissing(f"The content of {entry.path!r} is missing from the object store: restore it from a backup.") from error
+            raise content_missing(entry) from error
         except BlobCorrupt as error:
-            raise BlobCorrupt(f"The content of {entry.path!r} in the object store is damaged: restore it from a backup.") from error
+            raise content_damaged(entry) from error
 
     def _fits(self, found: Found) -> bool:
         entry = self._manifest.by_path.get(found.path)
@@ -142,6 +183,16 @@ class Restoring:
     def _give(self, descriptor: int) -> None:
         if self._owner is not None:
             os.fchown(descriptor, *self._owner)
+
+
+def content_missing(entry: Entry) -> ObjectMissing:
+    """The error for a file whose content is gone, told by its path, which is all that users know."""
+    return ObjectMissing(f"The content of {entry.path!r} is missing from the object store: restore it from a backup.")
+
+
+def content_damaged(entry: Entry) -> BlobCorrupt:
+    """The error for a file whose content is not what it was."""
+    return BlobCorrupt(f"The content of {entry.path!r} in the object store is damaged: restore it from a backup.")
 
 
 def _mode(entry: Entry) -> int:

@@ -33,6 +33,7 @@ PART_BYTES: Final = 8 * 1024 * 1024
 MAX_PRESIGN_S: Final = 7 * 24 * 3600  # the longest that signature version 4 allows
 
 _MISSING: Final = frozenset({"NoSuchKey", "404", "NotFound"})
+_BEYOND: Final = "InvalidRange"
 _NO_BUCKET: Final = "NoSuchBucket"
 _REFUSED: Final = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"})
 _TAKEN: Final = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists", "OperationAborted"})
@@ -80,13 +81,26 @@ class S3Store:
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore`."""
+        return self._get(key)
+
+    def part(self, key: str, *, start: int, size: int) -> bytes:
+        """See `ObjectStore`."""
+        try:
+            return self._get(key, Range=f"bytes={start}-{start + size - 1}")[:size]
+        except StorageUnavailable as error:
+            if isinstance(error.__cause__, ClientError) and _code(error.__cause__) == _BEYOND:
+                return b""
+            raise
+
+    def _get(self, key: str, **options: str) -> bytes:
         check_key(key)
         self.ensure()
+        arguments: dict[str, Any] = {"Bucket": self._bucket, "Key": key} | options
         with self._errors(key):
             for attempt in range(1, ATTEMPTS + 1):
                 # boto3 repeats requests, but not a body that breaks off.
                 try:
-                    with contextlib.closing(self._client.get_object(Bucket=self._bucket, Key=key)["Body"]) as body:
+                    with contextlib.closing(self._client.get_object(**arguments)["Body"]) as body:
                         return body.read()
                 except (IncompleteReadError, ReadTimeoutError, ResponseStreamingError):
                     if attempt == ATTEMPTS:

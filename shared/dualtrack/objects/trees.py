@@ -12,11 +12,11 @@ import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 from dualtrack.domain.errors import DualtrackError
 from dualtrack.domain.paths import CONTROL, MAX_NAME_BYTES, MAX_PATH_BYTES
-from dualtrack.objects.nofollow import DIRECTORY_FLAGS, MAX_DEPTH, change_mode, opened
+from dualtrack.objects.nofollow import DIRECTORY_FLAGS, MAX_DEPTH, change_mode, open_name, opened
 
 MAX_SKIPPED: Final = 1000
 MAX_TARGET_BYTES: Final = 4096
@@ -69,14 +69,16 @@ def scan(root: int, *, max_entries: int, max_bytes: int) -> Tree:
     Raises:
         WorkspaceTooLarge: more than `max_entries` of any kind, or `max_bytes` of files.
     """
-    tree = Tree()
-    _Scanner(tree, os.fstat(root).st_dev, max_entries, max_bytes).directory(root, "", 0)
-    return tree
+    scanner = _Scanner(os.fstat(root).st_dev, max_entries, max_bytes)
+    scanner.directory(root, "", 0)
+    scanner.leave_out_shared_files()
+    return scanner.tree
 
 
 class _Scanner:
-    def __init__(self, tree: Tree, device: int, max_entries: int, max_bytes: int) -> None:
-        self._tree = tree
+    def __init__(self, device: int, max_entries: int, max_bytes: int) -> None:
+        self.tree = Tree()
+        self._names: dict[int, list[Found]] = {}  # by inode, of files with several
         self._device = device
         self._max_entries = self._entries_left = max_entries
         self._max_bytes = self._bytes_left = max_bytes
@@ -109,15 +111,29 @@ class _Scanner:
         elif reason is None and status.st_dev != self._device:
             reason = "on another file system"
         if reason is not None:
-            if len(self._tree.skipped) < MAX_SKIPPED:
-                shown = os.fsencode(path).decode("utf-8", "backslashreplace")
-                self._tree.skipped.append(Skipped(shown, reason, parent or ".", item.name))
-                return
-            raise WorkspaceTooLarge(f"The workspace has more than {MAX_SKIPPED} entries that can't be kept, such as {path!r}: {reason}.")
-        self._tree.found[path] = Found(path, status, target)
+            self._skip(path, reason, parent, item.name)
+            return
+        found = self.tree.found[path] = Found(path, status, target)
+        if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
+            self._names.setdefault(status.st_ino, []).append(found)
         if stat.S_ISDIR(status.st_mode):
             with opened(item.name, DIRECTORY_FLAGS, descriptor) as child:
                 self.directory(child, path, depth + 1)
+
+    def leave_out_shared_files(self) -> None:
+        """Leave out files that have names elsewhere: a sandbox whose isolation failed could link the host's files into its workspace."""
+        for names in self._names.values():
+            if len(names) < names[0].status.st_nlink:
+                for found in names:
+                    del self.tree.found[found.path]
+                    parent, _, name = found.path.rpartition("/")
+                    self._skip(found.path, "hard link to a file that is not only in the workspace", parent, name)
+
+    def _skip(self, path: str, reason: str, parent: str, name: str) -> None:
+        if len(self.tree.skipped) == MAX_SKIPPED:
+            raise WorkspaceTooLarge(f"The workspace has more than {MAX_SKIPPED} entries that can't be kept, such as {path!r}: {reason}.")
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        self.tree.skipped.append(Skipped(shown, reason, parent or ".", name))
 
 
 def _unusable_name(name: str, path: str) -> str | None:
@@ -158,6 +174,41 @@ def parent_of(root: int, path: str) -> Iterator[tuple[int, str]]:
         for directory in directories:
             current = stack.enter_context(opened(directory, DIRECTORY_FLAGS, current))
         yield current, name
+
+
+class Parents:
+    """The open directories of one workspace path after the other; neighbours share those that they have in common. For one thread."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._names: list[str] = []
+        self._descriptors: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leave(0)
+
+    def of(self, path: str) -> tuple[int, str]:
+        """The directory that holds a workspace path, open until the next call, and the path's last name."""
+        *directories, name = path.split("/")
+        common = 0
+        for one, other in zip(self._names, directories, strict=False):
+            if one != other:
+                break
+            common += 1
+        self._leave(common)
+        for directory in directories[common:]:
+            above = self._descriptors[-1] if self._descriptors else self._root
+            self._descriptors.append(open_name(directory, DIRECTORY_FLAGS, above))
+            self._names.append(directory)
+        return (self._descriptors[-1] if self._descriptors else self._root), name
+
+    def _leave(self, depth: int) -> None:
+        while len(self._descriptors) > depth:
+            self._names.pop()
+            os.close(self._descriptors.pop())
 
 
 @contextlib.contextmanager

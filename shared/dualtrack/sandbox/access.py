@@ -32,7 +32,8 @@ def may_traverse(directory: Path, uid: int) -> bool:
 
 
 def give_workspace(workspace: Path, uid: int) -> None:
-    """Make `uid` the owner of the workspace and of all in it that belongs to another. Symbolic links are given away themselves.
+    """Make `uid` the owner of the workspace and of all in it that belongs to another. Symbolic links are given away themselves;
+    a file with several names stays whose it is, since one of them may lie elsewhere.
 
     For a driver that runs as root and drops to `uid`; nothing may be writing to the workspace meanwhile. Costs some µs a file. What is
     nested deeper than `MAX_DEPTH` is left alone: only a command can have made it, so it belongs to the sandbox's user already.
@@ -50,7 +51,8 @@ def give_workspace(workspace: Path, uid: int) -> None:
             if os.fstat(top).st_uid != uid:
                 os.fchown(top, uid, uid)
             for seen in walk(top):
-                if seen.status.st_uid != uid:
+                shared = stat.S_ISREG(seen.status.st_mode) and seen.status.st_nlink > 1  # with the host, for all that is known
+                if seen.status.st_uid != uid and not shared:
                     os.chown(seen.name, uid, uid, dir_fd=seen.parent, follow_symlinks=False)
     except OSError as error:
         raise SandboxFailed(f"The workspace can't be given to the sandbox's user {uid}: {error}.") from error

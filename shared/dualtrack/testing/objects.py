@@ -48,6 +48,10 @@ class MemoryStore:
         self._called("get", key)
         return self._get(key)
 
+    def part(self, key: str, *, start: int, size: int) -> bytes:
+        self._called("part", key)
+        return self._get(key)[start : start + size]
+
     def stream(self, key: str, *, chunk_bytes: int = 262_144) -> Iterator[bytes]:
         self._called("stream", key)
         data = self._get(key)

@@ -21,7 +21,7 @@ from dualtrack.domain.step import Call
 from dualtrack.domain.waiting import Held, Hold
 from dualtrack.engine import children, extension, flow, forks, steering
 from dualtrack.models.port import DecisionRequest
-from dualtrack.objects import workspace
+from dualtrack.objects import manifests
 from dualtrack.objects.workspace import WorkspaceStore
 from dualtrack.testing.model_script import Script
 from dualtrack.testing.objects import MemoryStore
@@ -438,7 +438,7 @@ def test_a_child_whose_files_are_damaged_fails_and_keeps_nobody_waiting(
     settle = children.settle
 
     def after_damage(*arguments: Any) -> bool:
-        workspace._manifests.clear()
+        monkeypatch.setattr(manifests, "_cache", manifests._Cache())
         store.put(next(key for key in store._objects if key.endswith(str(damaged))), b"damaged")
         return settle(*arguments)
 

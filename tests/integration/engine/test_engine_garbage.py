@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import weakref
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select, text, update
@@ -16,9 +18,11 @@ from dualtrack.doctor import examination, garbage
 from dualtrack.doctor.garbage import Collected, collect
 from dualtrack.doctor.objects import examine_objects
 from dualtrack.domain.errors import Conflict
-from dualtrack.domain.limits import DELIVERY_LOG_S, GARBAGE_S, IDEMPOTENCY_S
+from dualtrack.domain.limits import DELIVERY_LOG_S, GARBAGE_S, IDEMPOTENCY_S, PlatformLimits
 from dualtrack.domain.webhook import NoticeType
 from dualtrack.objects import blobs
+from dualtrack.objects.blobs import BlobStore
+from dualtrack.objects.workspace import WorkspaceStore
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.webhooks.signature import new_secret
 
@@ -79,6 +83,35 @@ def test_an_attempt_that_comes_upon_garbage_makes_it_its_own(
     age(store)
     collect(database, store, dry_run=False)
     assert all(finding.holds for finding in examine_objects(database, store))
+
+
+def test_packs_and_parts_of_manifests_are_no_garbage(make: Make, database: Database, store: MemoryStore) -> None:
+    """Small files in packs, manifests that go on from those before: all that a later snapshot needs stays; a lost attempt's goes."""
+    fill = "import os\nfor n in range(1200): os.makedirs(f'd{n // 50}', exist_ok=True); open(f'd{n // 50}/{n}', 'w').write(f'{n} x')"
+    save = {"tool": "save_artifact", "arguments": {"path": "d3/170"}}
+    stepper = make([python(fill), shell("echo more > d7/more"), save, finish()])
+    job = stepper.run(stepper.submit())
+    workspaces = WorkspaceStore(store, job.tenant_id, PlatformLimits())
+    manifest = workspaces.manifest(job.workspace)
+    packs = {entry.pack.sha256 for entry in manifest.entries if entry.pack is not None}
+    parts = {chunk.place.blob for chunk in manifest.chunks}
+    assert (len(packs), len(parts), manifest.files) == (1, 2, 1201)
+    with tempfile.TemporaryDirectory() as folder:
+        for n in range(20):
+            Path(folder, str(n)).write_text(f"of an attempt that was lost {n}")
+        workspaces.snapshot(Path(folder), None)
+    age(store)
+    assert collect(database, store, dry_run=False).objects == 2
+    assert all(finding.holds for finding in examine_objects(database, store))
+    for digest in packs | parts:
+        key = BlobStore(store, job.tenant_id).key(digest)
+        data = store.get(key)
+        store.delete(key)
+        for of_job in (None, job.id):
+            broken = [finding for finding in examine_objects(database, store, job_id=of_job) if not finding.holds]
+            assert broken, f"nothing says that {key} is missing"
+        store.put(key, data)
+    assert store.get(workspaces.entry(job.workspace, "d3/170").blob_key) == b"170 x"
 
 
 def test_put_again_between_the_listing_and_the_deletion(database: Database, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,15 @@ class ObjectStoreContract:
         assert info is not None
         assert info.size == 0
 
+    def test_a_part_is_given_alone(self, store: ObjectStore) -> None:
+        store.put("key", b"0123456789")
+        assert store.part("key", start=0, size=10) == b"0123456789"
+        assert store.part("key", start=3, size=4) == b"3456"
+        assert store.part("key", start=8, size=100) == b"89"
+        assert store.part("key", start=10, size=1) == b""
+        with pytest.raises(ObjectMissing):
+            store.part("absent", start=0, size=1)
+
     def test_put_replaces(self, store: ObjectStore) -> None:
         store.put("key", b"first, and longer")
         store.put("key", b"second")
