@@ -1,14 +1,16 @@
-"""How much a workspace holds while a command runs in it."""
+"""How much a workspace holds while a command runs in it, nameless files included."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from pathlib import Path
 from typing import Final
 
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.objects.nofollow import DIRECTORY_FLAGS, opened, walk
+from dualtrack.sandbox.hidden import HIDDEN_FILES
 from dualtrack.sandbox.port import Ended
 
 _PAUSE_S: Final = 1.0
@@ -34,9 +36,12 @@ class DiskWatch:
         return Ended.DISK if over else None
 
     def _over(self) -> bool:
-        size = files = 0
+        files = 0
         # The command is at work in it: it may put a link where a directory was.
         with contextlib.suppress(OSError), opened(self._workspace, DIRECTORY_FLAGS, mend=False) as top:
+            size = HIDDEN_FILES.size(os.fstat(top))
+            if size > self._limits.disk_bytes:
+                return True
             for seen in walk(top, changing=True):
                 files += 1
                 size += seen.status.st_blocks * _BLOCK

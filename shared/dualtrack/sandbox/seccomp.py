@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import Final, Protocol
@@ -43,6 +44,7 @@ _DENIED: Final = (
 _DENIED_NUMBERS: Final = (
     *(428, 429, 430, 431, 432, 433),  # open_tree move_mount fsopen fsconfig fsmount fspick
     *(438, 440, 442, 443, 457, 458, 467),  # pidfd_getfd process_madvise mount_setattr quotactl_fd statmount listmount open_tree_attr
+    *(447, 459, 460, 461, 469),  # memfd_secret, lsm_get_self_attr lsm_set_self_attr lsm_list_modules, file_setattr
 )
 _ABSENT_NUMBERS: Final = (435, 437, 452)  # clone3, openat2, fchmodat2: their arguments lie in memory or have an older, filtered form
 _CLONE_NEW_FLAGS: Final = (0x00000080, 0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
@@ -52,6 +54,10 @@ _TERMINAL_INJECTION: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 _AF_NETLINK: Final = 16
 _FAMILIES: Final = frozenset({1, 2, 10, _AF_NETLINK})  # UNIX, INET, INET6, NETLINK (NETLINK_ROUTE only)
 _FAMILY_END: Final = 64
+_INTERNET: Final = (2, 10)
+_LAST_PROTOCOL: Final = 58  # ICMPv6; TCP, UDP and ICMP are below, SCTP, UDP-Lite, raw and multipath TCP above
+_DCCP: Final = 33
+_NEW_LISTENER: Final = 8  # SECCOMP_FILTER_FLAG_NEW_LISTENER
 _LOW_32_BITS: Final = 0xFFFFFFFF
 
 
@@ -122,8 +128,18 @@ def _add_arguments(pyseccomp: ModuleType, rules: _Rules, deny: int) -> None:
         for creating in (os.O_CREAT, _O_TMPFILE):  # otherwise the mode argument is not read, and holds anything
             add("open", masked(1, creating), masked(2, bit))
             add("openat", masked(2, creating), masked(3, bit))
+    add("seccomp", masked(1, _NEW_LISTENER))
+    _add_sockets(pyseccomp, add)
+
+
+def _add_sockets(pyseccomp: ModuleType, add: Callable[..., None]) -> None:
+    """Sockets of other families, and protocols that no tool speaks."""
     for family in range(_FAMILY_END):
         if family not in _FAMILIES:
             add("socket", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, _LOW_32_BITS, family))
     add("socket", pyseccomp.Arg(0, pyseccomp.GE, _FAMILY_END))
+    for family in _INTERNET:
+        of_family = pyseccomp.Arg(0, pyseccomp.MASKED_EQ, _LOW_32_BITS, family)
+        add("socket", of_family, pyseccomp.Arg(2, pyseccomp.GT, _LAST_PROTOCOL))
+        add("socket", of_family, pyseccomp.Arg(2, pyseccomp.MASKED_EQ, _LOW_32_BITS, _DCCP))
     add("socket", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, _LOW_32_BITS, _AF_NETLINK), pyseccomp.Arg(2, pyseccomp.GT, 0))
