@@ -47,6 +47,10 @@ chaos-short: setup ## A part of it, in some minutes (SEED=n)
 	@scripts/install-rabbitmq || docker info >/dev/null
 	@$(BIN)/python -m dualtrack.testing.chaos --short --seed $(SEED) --json .chaos.json $(CHAOS)
 
+.PHONY: sandbox-escapes
+sandbox-escapes: setup ## Try every known way out of a sandbox behind every rung of this machine, print the table (ESCAPES="--rungs a,b --all --json FILE")
+	@$(BIN)/python -m dualtrack.testing.escapes $(ESCAPES)
+
 .PHONY: e2e-compose
 e2e-compose: setup ## Build and start the compose stack, use it, break it, tear it down (needs Docker)
 	@scripts/e2e-compose

@@ -6,9 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from functools import cache
-from typing import ClassVar
 
 import pytest
 
@@ -67,13 +65,6 @@ def missing_docker() -> str | None:
 
 
 class TestDocker(SandboxContract):
-    known_gaps: ClassVar[Mapping[str, str]] = {
-        "ptrace_init": "the container's init is as unprivileged as the command",
-        "read_init_memory": "the container's init is as unprivileged as the command",
-        "terminal_injection": "there is no terminal to inject into",
-        "host_disks": "names and sizes of disks, read-only",
-    }
-
     @pytest.fixture
     def sandbox(self) -> Sandbox:
         reason = missing_docker()

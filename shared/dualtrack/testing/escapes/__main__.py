@@ -20,7 +20,7 @@ from dualtrack.testing.escapes import ATTEMPTS
 from dualtrack.testing.escapes.allowed import ALLOWED
 from dualtrack.testing.escapes.attempt import Attempt
 from dualtrack.testing.escapes.collect import trusting
-from dualtrack.testing.escapes.ground import Ground, Unsandboxed, open_rungs
+from dualtrack.testing.escapes.ground import Ground, Unsandboxed, open_rungs, sandbox_user
 from dualtrack.testing.escapes.run import Result, run
 from dualtrack.testing.escapes.table import Control, as_json, control_of, filled, into_page, markdown, terminal
 
@@ -33,8 +33,9 @@ def main() -> int:
         print("\n".join(f"{attempt.name:<30} {attempt.kind:<32} {attempt.tries}" for attempt in attempts))
         return 0
     began = time.monotonic()
-    rungs, absent = open_rungs(load_settings().sandbox, options.rungs)
-    uid = load_settings().sandbox.uid if os.geteuid() == 0 else os.getuid()
+    settings = load_settings().sandbox
+    rungs, absent = open_rungs(settings, options.rungs)
+    uid = sandbox_user(settings)
     controls = _controls(attempts, uid)
     results = {name: _timed(f"behind {name}", rung, attempts, uid) for name, rung in rungs.items()}
     table = filled(attempts, controls, results, ALLOWED, absent)

@@ -18,9 +18,9 @@ from dualtrack.objects.trees import empty
 from dualtrack.objects.workspace import WorkspaceStore
 from dualtrack.testing.objects import MemoryStore
 
-LIMITS: Final = PlatformLimits(workspace_bytes=64 * MIB, workspace_files=1000)
+LIMITS: Final = PlatformLimits(workspace_bytes=64 * MIB, workspace_files=100)
 _PATIENCE_S: Final = 20.0
-_NAIVE_S: Final = 2.0
+_NAIVE_S: Final = 3.0
 _PART: Final = 1 * MIB
 
 
@@ -71,22 +71,25 @@ def trusting(workspace: Path) -> Collected:
     """As a naive program does: every path is walked, opened and read; then `rmtree`."""
     collected = Collected()
     fifos: list[Path] = []
+    stop = threading.Event()
 
     def work() -> None:
         try:
-            _read_all(workspace, collected, fifos)
+            _read_all(workspace, collected, fifos, stop)
             shutil.rmtree(workspace)
         except (OSError, RecursionError) as error:
             collected.not_removed = f"it breaks whoever reads or removes it: {type(error).__name__}"
 
-    _within(work, _NAIVE_S, collected)
-    for path in fifos:  # the thread that hangs there goes on, and ends
+    thread = _within(work, _NAIVE_S, collected)
+    stop.set()
+    for path in fifos:  # a writer comes and goes: the reader that hangs there reads on
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+    thread.join(_PATIENCE_S)
     return collected
 
 
-def _read_all(workspace: Path, collected: Collected, fifos: list[Path]) -> None:
+def _read_all(workspace: Path, collected: Collected, fifos: list[Path], stop: threading.Event) -> None:
     for top, _, names in os.walk(workspace, followlinks=True):
         for name in names:
             path = Path(top, name)
@@ -96,12 +99,13 @@ def _read_all(workspace: Path, collected: Collected, fifos: list[Path]) -> None:
             collected.bytes += path.stat().st_size
             with path.open("rb") as file:
                 collected.contents.append(file.read(_PART))
-                while path.is_char_device():
+                while path.is_char_device() and not stop.is_set():
                     file.read(_PART)
 
 
-def _within(work: Callable[[], None], seconds: float, collected: Collected) -> None:
+def _within(work: Callable[[], None], seconds: float, collected: Collected) -> threading.Thread:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(seconds)
     collected.hung = thread.is_alive()
+    return thread

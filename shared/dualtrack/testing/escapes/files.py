@@ -49,7 +49,7 @@ FILES: Final = (
     ),
     _attempt(
         "read-through-dotdot",
-        "climb out of the working directory with ..",
+        "climb out of the working directory by its parents",
         "DETAIL = read('/proc/self/cwd/' + '../' * 40 + HOST['files']['world'])",
         leaked("world"),
     ),

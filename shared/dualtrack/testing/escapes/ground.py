@@ -126,6 +126,11 @@ def _python(uid: int) -> str:
     return str(prefix / "bin" / "python3") if prefix else shutil.which("python3") or sys.executable
 
 
+def sandbox_user(settings: SandboxSettings | None = None) -> int:
+    """The user that sandboxes run as when this process starts them."""
+    return (settings or SandboxSettings()).uid if os.geteuid() == 0 else os.getuid()
+
+
 def open_rungs(settings: SandboxSettings, names: Sequence[str] | None) -> tuple[dict[str, Ground], dict[str, str]]:
     """The rungs that work on this machine (of those named, or of all), and why the others do not."""
     works: dict[str, Ground] = {}

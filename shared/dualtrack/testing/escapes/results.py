@@ -93,7 +93,7 @@ RESULTS: Final = (
     _result(
         "many-files",
         "leave more files than a workspace may hold",
-        "for n in range(1500): os.close(os.open(f'f{n}', os.O_CREAT | os.O_WRONLY))",
+        "for n in range(300): os.close(os.open(f'f{n}', os.O_CREAT | os.O_WRONLY))",
         _too_many,
         disk_files=5000,
     ),

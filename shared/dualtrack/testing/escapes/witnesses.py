@@ -31,12 +31,17 @@ class Witnesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._processes.values():
-            with process, contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        for name in list(self._processes):
+            self._end(name)
+
+    def _end(self, name: str) -> None:
+        with self._processes.pop(name) as process, contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
     def start(self, name: str) -> int:
         """The process number of the witness of that attempt. It ends on SIGWINCH too, which other programs ignore."""
+        if name in self._processes:
+            self._end(name)
         drop: dict[str, Any] = {} if os.geteuid() else {"user": self._uid, "group": self._uid, "extra_groups": []}
         process = subprocess.Popen(
             ["/bin/sh", "-c", "trap 'exit 1' WINCH; while :; do sleep 0.2; done", self.marker],
