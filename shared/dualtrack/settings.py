@@ -145,6 +145,10 @@ class SandboxSettings(_Section):
         Path("/var/tmp/dualtrack-workspaces"),  # noqa: S108 - survives a reboot, on a real disk; each directory in it is made private
         description="Scratch directory for workspaces, on a local disk.",
     )
+    hot_workspaces: int = Field(64, ge=0, le=10_000, description="Jobs whose directories an executor keeps while no call uses them.")
+    hot_bytes: int = Field(
+        20 * GIB, ge=0, description="All files in the directories that an executor keeps; those that no call uses are removed beyond it."
+    )
     uid: int = Field(65534, ge=1, description="Unprivileged user that sandboxes run as when the executor runs as root.")
 
 

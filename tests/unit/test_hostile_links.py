@@ -282,7 +282,7 @@ def test_a_workspace_that_is_itself_a_link_is_refused(work: Path, outside: Outsi
 
 
 def test_removing_directories_stops_at_links(work: Path, outside: Outside) -> None:
-    with Workdirs(SandboxSettings(workspaces=work / "all", uid=OTHER_USER), max_directories=1) as workdirs:
+    with Workdirs(SandboxSettings(workspaces=work / "all", uid=OTHER_USER, hot_workspaces=1)) as workdirs:
         with workdirs.lease("job_a") as directory:
             plant(directory.path, outside)
             (directory.path / "mine").mkdir()

@@ -16,7 +16,8 @@ from dualtrack.settings import SandboxSettings
 
 
 def open_workdirs(base: Path, **options: float) -> Workdirs:
-    return Workdirs(SandboxSettings(workspaces=base, uid=65534), **options)  # type: ignore[arg-type]
+    limits = {name: options.pop(name) for name in ("hot_workspaces", "hot_bytes") if name in options}
+    return Workdirs(SandboxSettings.model_validate({"workspaces": base, "uid": 65534} | limits), **options)
 
 
 def processes(base: Path) -> list[Path]:
@@ -83,7 +84,7 @@ def test_a_waiting_lease_is_given_when_the_other_ends(tmp_path: Path) -> None:
 
 
 def test_the_least_recently_used_idle_directory_goes_first(tmp_path: Path) -> None:
-    with open_workdirs(tmp_path / "w", max_directories=2) as workdirs:
+    with open_workdirs(tmp_path / "w", hot_workspaces=2) as workdirs:
         with workdirs.lease("job_held") as held:
             paths = {}
             for job in ("job_a", "job_b", "job_c"):
@@ -92,6 +93,30 @@ def test_the_least_recently_used_idle_directory_goes_first(tmp_path: Path) -> No
             assert held.path.exists()
             assert [job for job, path in paths.items() if path.exists()] == ["job_c"]
         assert sorted(path.name for path in held.path.parent.iterdir()) == ["job_c", "job_held", "lock"]
+
+
+def test_directories_together_hold_so_many_bytes(tmp_path: Path) -> None:
+    with open_workdirs(tmp_path / "w", hot_bytes=100) as workdirs:
+        paths = {}
+
+        def use(job: str, size: int) -> None:
+            with workdirs.lease(job) as directory:
+                directory.size = size
+                paths[job] = directory.path
+
+        for job in ("job_a", "job_b", "job_c"):
+            use(job, 40 if job != "job_c" else 10)
+        use("job_a", 40)
+        use("job_d", 30)
+        assert [job for job, path in paths.items() if path.exists()] == ["job_a", "job_c", "job_d"], "the least recently used went"
+        use("job_d", 95)
+        assert [job for job, path in paths.items() if path.exists()] == ["job_d"]
+        use("job_e", 1000)
+        assert [job for job, path in paths.items() if path.exists()] == [], "what alone is too large is not kept either"
+        with workdirs.lease("job_f") as held:
+            held.size = 1000
+            use("job_a", 1)
+            assert held.path.exists(), "what is in use stays"
 
 
 def test_hostile_trees_are_removed(tmp_path: Path) -> None:

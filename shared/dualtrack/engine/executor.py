@@ -182,6 +182,7 @@ class Executor:
         with self._workdirs.lease(job.id, shared=call.effect is Effect.PURE) as directory:
             with self._workdirs.exclusive(directory):
                 store.restore(job.workspace, directory.path, owner=directory.owner)
+                directory.size = store.manifest(job.workspace).size
             context = ToolContext(
                 workspace=directory.path,
                 sandbox=self._sandbox,
@@ -204,9 +205,11 @@ class Executor:
                 try:
                     snapshot = store.snapshot(directory.path, job.workspace)
                     workspace = snapshot.digest
+                    directory.size = snapshot.bytes
                     point(Fault.EXECUTOR_SNAPSHOT, job.id)
                     result = _with_skipped(result, snapshot.skipped)
                 except WorkspaceTooLarge as error:
+                    directory.size = self._runtime.limits.workspace_bytes  # or more: it goes with the next restore
                     note = f"{result.observation.text}\n\nThe call's changes were undone: {error.message}"
                     result = ToolResult(Observation(ok=False, text=note), details=dict(result.details) | {"undone": error.code})
         result, kept = self._artifacts(store, workspace, result)

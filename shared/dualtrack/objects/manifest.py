@@ -100,12 +100,12 @@ class Manifest:
         """A file for each content, by its digest."""
         return {entry.sha256: entry for entry in self.entries if entry.kind is EntryKind.FILE}
 
-    @property
+    @cached_property
     def files(self) -> int:
         """How many files."""
         return sum(entry.kind is EntryKind.FILE for entry in self.entries)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Bytes of all files together."""
         return sum(entry.size for entry in self.entries)

@@ -19,8 +19,6 @@ from dualtrack.objects.process_dir import ProcessDirectory, remove_in
 from dualtrack.settings import SandboxSettings
 
 _LOG: Final = logging.getLogger(__name__)
-MAX_DIRECTORIES: Final = 64
-"""Directories kept while nobody uses them."""
 LEASE_TIMEOUT_S: Final = 120.0
 """Longest wait for another call of the same job, which is told to stop within seconds when it has lost its claim."""
 
@@ -38,6 +36,8 @@ class Workdir:
     path: Path
     owner: tuple[int, int] | None
     """Uid and gid that what is put into it must belong to; None where the executor is no root and everything is its own."""
+    size: int = 0
+    """Bytes that its files have together, as far as is known; whoever leases it says so."""
     _users: int = 0
     _exclusive: bool = False
     _restoring: threading.Lock = field(default_factory=threading.Lock)
@@ -46,14 +46,18 @@ class Workdir:
 class Workdirs:
     """The directories of one process, below `settings.workspaces`; a context manager that removes them at its end. Thread-safe.
 
+    Of those that nobody uses, the least recently used are removed when there are more than `settings.hot_workspaces` or all together
+    hold more than `settings.hot_bytes`.
+
     Processes share nothing: each has a directory of its own, whose locked file tells others that it is alive. What dead ones
     have left is removed at the next start of any.
     """
 
-    def __init__(self, settings: SandboxSettings, *, max_directories: int = MAX_DIRECTORIES, timeout_s: float = LEASE_TIMEOUT_S) -> None:
+    def __init__(self, settings: SandboxSettings, *, timeout_s: float = LEASE_TIMEOUT_S) -> None:
         """Raises `SandboxUnavailable` where the directory can't be used by this user."""
         base = settings.workspaces.absolute()
-        self._max = max_directories
+        self._max = settings.hot_workspaces
+        self._max_bytes = settings.hot_bytes
         self._timeout_s = timeout_s
         # Sandboxes run as an unprivileged user when we are root; that user has to reach its directory and nothing beside it.
         self._owner = (settings.uid, settings.uid) if os.geteuid() == 0 else None
@@ -138,8 +142,12 @@ class Workdirs:
     def _take_surplus(self) -> list[str]:
         """Put the least recently used idle directories out of the way, to be removed without the lock."""
         idle = [job_id for job_id, directory in self._directories.items() if not directory._users]  # noqa: SLF001
+        held = sum(directory.size for directory in self._directories.values())
         taken = []
-        for job_id in idle[: max(0, len(self._directories) - self._max)]:
+        for job_id in idle:
+            if len(self._directories) <= self._max and held <= self._max_bytes:
+                break
+            held -= self._directories[job_id].size
             name = f".gone-{secrets.token_hex(8)}"
             self._directories.pop(job_id).path.rename(self._root / name)
             taken.append(name)
