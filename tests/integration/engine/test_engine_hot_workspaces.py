@@ -7,7 +7,7 @@ from os import stat_result
 
 import pytest
 
-from dualtrack.domain.job import JobStatus
+from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.objects import trees
 from dualtrack.testing.objects import MemoryStore
 
