@@ -45,6 +45,14 @@ def adding_spent(where: FromClause) -> Insert:
     return _adding(select(key, func.current_date(), shard, *counts).select_from(where))
 
 
+def adding_all(found: FromClause) -> Insert:
+    """The same for many jobs: `found` has the columns `key`, `shard` and those of usage. Rows are taken in one order by everybody."""
+    whose = (found.c.key, found.c.shard)
+    sums = [func.sum(found.c[name]) for name in _COUNTS]
+    row = select(found.c.key, func.current_date(), found.c.shard, *sums).where(found.c.key.is_not(None))
+    return _adding(row.group_by(*whose).order_by(*whose))
+
+
 def spent(key_id: str, job_id: str, usage: Usage) -> dict[str, Any]:
     """What a job of a key used, as parameters of `adding_spent`."""
     return {"spent_key": key_id, "spent_shard": shard_of(job_id)} | {f"spent_{name}": getattr(usage, name) for name in _COUNTS}

@@ -20,7 +20,7 @@ from dualtrack.domain.limits import SUSPECT_TRIES, PlatformLimits
 
 Kind = Literal["jobs", "calls"]
 _TABLES: Final = {"jobs": jobs, "calls": calls}
-_KEY_LIMITED: Final = (
+KEY_LIMITED: Final = (
     select(func.num_nonnulls(api_keys.c.day_tokens, api_keys.c.day_cost_usd) > 0)
     .where(api_keys.c.id == jobs.c.key_id)
     .correlate(jobs)
@@ -84,7 +84,7 @@ def _claim_statement(kind: Kind) -> Executable:
     wanted = or_(given("suspects", Boolean()), table.c.tries < SUSPECT_TRIES)
     statement = update(table).where(table.c.id == given("row_id"), _claimable(kind), wanted).values(values).returning(*table.c)
     if kind == "jobs":
-        statement = statement.returning(_KEY_LIMITED, (jobs.c.deadline_at <= _NOW).label("time_over"))
+        statement = statement.returning(KEY_LIMITED, (jobs.c.deadline_at <= _NOW).label("time_over"))
     return statement
 
 
@@ -92,6 +92,16 @@ _CLAIM: Final[dict[Kind, Prepared]] = {
     "jobs": Prepared(lambda: _claim_statement("jobs")),
     "calls": Prepared(lambda: _claim_statement("calls")),
 }
+
+
+def give_back(tx: Transaction, kind: Kind, row_id: str, attempt: int) -> None:
+    """Undo a claim under which nothing was done, and that is still this attempt's: the row is due, as it was."""
+    table = _TABLES[kind]
+    ours = and_(table.c.id == row_id, table.c.attempt == attempt, table.c.owner.is_not(None))
+    values: dict[str, Any] = {"owner": None, "lease_until": None, "due_at": _NOW, "tries": table.c.tries - 1}
+    # The number may be given again, since nobody has it; that of a call is in an event.
+    values |= {"attempt": table.c.attempt - 1} if kind == "jobs" else {"status": CallStatus.PENDING.value}
+    tx.connection.execute(update(table).where(ours).values(values))
 
 
 def suspect(tx: Transaction, kind: Kind, row_id: str) -> bool:

@@ -32,10 +32,13 @@ class Transaction:
         broken: once it is closed, whether the connection was lost.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        """Takes a connection out of the pool; `Database` gives it back."""
+    def __init__(self, engine: Engine, *, each: bool = False) -> None:
+        """Takes a connection out of the pool; `Database` gives it back. `each`: every statement is a transaction."""
         self._engine = engine
         self._pooled = engine.raw_connection()
+        self._each = each
+        if each:
+            self._driver.autocommit = True
         self._sqlalchemy: Connection | None = None
         self._cursor: psycopg.RawCursor[Any] | None = None
         self._after: list[Callable[[], None]] = []
@@ -73,6 +76,8 @@ class Transaction:
         self.broken = driver is None or driver.closed or driver.broken
         if driver is not None and self.broken:
             self._pooled.invalidate()
+        elif driver is not None and self._each:
+            driver.autocommit = False
         if self._sqlalchemy is not None:
             self._sqlalchemy.close()
         self._pooled.close()
@@ -104,8 +109,7 @@ class Database:
             DatabaseUnavailable: the server can't be reached or broke the connection; nothing was committed, except that
                 a connection cut during the commit itself leaves it unknown (every caller writes under a fencing token or a natural key).
         """
-        try:
-            transaction = Transaction(self.vital if vital else self.engine)
+        with self._opened(self.vital if vital else self.engine) as transaction:
             _open.depth = getattr(_open, "depth", 0) + 1
             try:
                 yield transaction
@@ -113,6 +117,29 @@ class Database:
                 transaction.commit()
             finally:
                 _open.depth -= 1
+        point(Fault.COMMITTED)
+        transaction.committed()
+
+    @contextmanager
+    def statements(self) -> Iterator[Transaction]:
+        """For statements each of which is a transaction by itself: two ways to the server and back less than one with its commit.
+
+        Raises:
+            DatabaseUnavailable: as `transaction`; what was run before stays.
+        """
+        with self._opened(self.engine, each=True) as transaction:
+            point(Fault.COMMIT)
+            yield transaction
+        point(Fault.COMMITTED)
+
+    @staticmethod
+    @contextmanager
+    def _opened(engine: Engine, *, each: bool = False) -> Iterator[Transaction]:
+        try:
+            transaction = Transaction(engine, each=each)
+            try:
+                yield transaction
+            finally:
                 transaction.close()
         except (OperationalError, psycopg.OperationalError) as error:
             raise DatabaseUnavailable(
@@ -130,8 +157,6 @@ class Database:
             if transaction.broken:
                 raise DatabaseUnavailable("The database broke the connection.") from error
             raise
-        point(Fault.COMMITTED)
-        transaction.committed()
 
     def check(self) -> None:
         """Raise `DatabaseUnavailable` unless a statement can be run now."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from collections import OrderedDict
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -25,10 +27,36 @@ def usage_of(row: AnyRow) -> Usage:
     return Usage(row.input_tokens, row.output_tokens, row.cached_tokens, row.cost_usd)
 
 
+class _Specs:
+    """Specifications by job, as they were read last, with what they were read from: a job's is read many times. Thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._read: OrderedDict[str, tuple[object, JobSpec]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, job_id: str, record: object) -> JobSpec:
+        """Raises pydantic's `ValidationError`."""
+        with self._lock:
+            found = self._read.get(job_id)
+            if found is not None and found[0] == record:
+                self._read.move_to_end(job_id)
+                return found[1]
+        spec = JobSpec.model_validate(record, extra="ignore")  # a newer release may have written more fields
+        with self._lock:
+            self._read[job_id] = record, spec
+            if len(self._read) > self._most:
+                self._read.popitem(last=False)
+        return spec
+
+
+_SPECS: Final = _Specs(256)
+
+
 def job_of(row: AnyRow) -> Job:
     """A row of `jobs`. Raises `RecordUnreadable`."""
     try:
-        spec = JobSpec.model_validate(row.spec, extra="ignore")  # a newer release may have written more fields
+        spec = _SPECS.read(row.id, row.spec)
     except ValidationError as error:
         raise RecordUnreadable(f"Job {row.id} can't be read by this release: {error.errors()[0]['msg']}.") from error
     return Job(

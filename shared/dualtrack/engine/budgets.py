@@ -26,6 +26,12 @@ def shortage(
     )
 
 
+def plenty(limits: PlatformLimits, job: Job, *, key_limited: bool, time_over: bool) -> bool:
+    """Whether nothing but the job's own limits matters, and they leave it room for another decision."""
+    of_others = (job.key_id is not None and (key_limited or _any_key_limited(limits))) or DELEGATE_TOOL in job.spec.agent.tools
+    return not (time_over or of_others) and limit_reached(job.limits, Spent(job.step, job.usage)) is None
+
+
 def advice(short: Shortage, job: Job) -> str:
     """A job's shortage and what to do about it, for a person."""
     if short.until is not None:

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
-from dualtrack.db import approvals, claims, events, jobs, shortcuts, steps
+from dualtrack.db import approvals, claims, events, jobs, steps, usual_calls
 from dualtrack.db.engine import Transaction, assert_no_transaction
 from dualtrack.db.prepared import Later
-from dualtrack.db.rows import call_of
+from dualtrack.db.rows import call_of, job_of
 from dualtrack.domain.errors import (
     DatabaseUnavailable,
     DualtrackError,
@@ -43,6 +43,7 @@ from dualtrack.objects.workdirs import Workdirs
 from dualtrack.objects.workspace import FileEntry, WorkspaceStore, WorkspaceTooLarge
 from dualtrack.sandbox.port import Sandbox
 from dualtrack.telemetry import genai, tracing
+from dualtrack.together import Together
 from dualtrack.tools.port import ArtifactRequest, ToolContext, ToolResult
 
 _LOG: Final = logging.getLogger(__name__)
@@ -68,6 +69,8 @@ class Executor:
         self._runtime = worker.base
         self._sandbox = sandbox
         self._workdirs = workdirs
+        self._begins = Together(self._begin_together, shared=(DatabaseUnavailable,))
+        self._ends = Together(self._end_together, shared=(DatabaseUnavailable,))
 
     def run(self, call_id: str) -> None:
         """Run the call, if it is due and nobody else is at it. Raises `NotFound` for no call's id.
@@ -75,7 +78,7 @@ class Executor:
         `DatabaseUnavailable` means that nothing was recorded.
         """
         try:
-            claimed = self._claim(call_id)
+            claimed = self._claim_usually(call_id) or self._claim(call_id)
         except (DatabaseUnavailable, NotFound):
             raise
         except Exception as error:  # noqa: BLE001 - written down, whatever it is
@@ -93,10 +96,30 @@ class Executor:
             except StaleAttempt as error:
                 _LOG.info("result dropped: %s", error, extra={"job_id": job.id, "call_id": call.id})
 
+    def _claim_usually(self, call_id: str) -> tuple[Job, Call] | None:
+        """The same as `_claim` for a call that only has to be run; None where it is not so."""
+        begun = self._begins.do(call_id)
+        if begun is None:
+            return None
+        try:
+            return job_of(begun.job), call_of(begun.call)
+        except BaseException:
+            with self._runtime.database.transaction() as tx:
+                claims.give_back(tx, "calls", call_id, begun.call.attempt)
+            raise
+
+    def _begin_together(self, call_ids: Sequence[str]) -> list[usual_calls.Begun | None]:
+        """The usual claims of many threads."""
+        for call_id in call_ids:
+            point(Fault.EXECUTOR_CLAIM, call_id)
+        with self._runtime.database.statements() as tx:
+            begun = usual_calls.begin(tx, list(dict.fromkeys(call_ids)), self._worker.presence.key, self._runtime.limits)
+        return [begun.pop(call_id, None) for call_id in call_ids]  # the second of two rings for one call finds nothing
+
     def _claim(self, call_id: str) -> tuple[Job, Call] | None:
         """The call and its job, claimed; None when there is nothing to run (any more)."""
         with self._runtime.database.transaction() as tx:
-            found = shortcuts.begin_call(tx, call_id, self._worker.presence.key, self._runtime.limits) or self._claim_generally(tx, call_id)
+            found = self._claim_generally(tx, call_id)
             if found is not None:
                 point(Fault.EXECUTOR_CLAIM, found[0].id)
             return found
@@ -256,13 +279,13 @@ class Executor:
         if changes_workspace:
             data["workspace"] = done.workspace
         finished = NewEvent(EventType.CALL_FINISHED, data)
-        outcome = shortcuts.Outcome(observation.ok, preview, done.observation_key, data["details"], done.workspace, changes_workspace)
+        outcome = usual_calls.Outcome(observation.ok, preview, done.observation_key, data["details"], done.workspace, changes_workspace)
+        if not done.artifacts and self._ends.do(usual_calls.Ended(call, outcome, finished)):
+            point(Fault.EXECUTOR_RECORDED, job.id)
+            doorbells.plan(self._runtime, job)
+            return
         with self._runtime.database.transaction() as tx:
             tx.after_commit(lambda: point(Fault.EXECUTOR_RECORDED, job.id))
-            if not done.artifacts and shortcuts.finish_last_call(tx, call, outcome, finished, ring_s=self._runtime.limits.ring_s):
-                doorbells.plan_after_commit(tx, self._runtime, job)
-                point(Fault.EXECUTOR_RECORD, job.id)
-                return
             now = jobs.get(tx, job.id, lock=True)
             status = CallStatus.SUCCEEDED if observation.ok else CallStatus.FAILED
             values = {
@@ -287,6 +310,14 @@ class Executor:
             notices.record(tx, job.id, *new)
             flow.go_on(tx, self._runtime, now)
             point(Fault.EXECUTOR_RECORD, job.id)
+
+    def _end_together(self, ended: Sequence[usual_calls.Ended]) -> list[bool]:
+        """The usual records of many threads."""
+        for each in ended:
+            point(Fault.EXECUTOR_RECORD, each.call.job_id)
+        with self._runtime.database.statements() as tx:
+            written = usual_calls.finish(tx, ended, ring_s=self._runtime.limits.ring_s)
+        return [(each.call.id, each.call.attempt) in written for each in ended]
 
     @staticmethod
     def _artifact_row(job: Job, call: Call, request: ArtifactRequest, entry: FileEntry) -> Mapping[str, Any]:

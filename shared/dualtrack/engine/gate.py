@@ -29,6 +29,19 @@ class Gate:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
+    def plainly_open(self, job: Job, history: Sequence[Step], claim: AnyRow) -> bool:
+        """Whether the job gets another decision, which nothing has to be written or looked up for.
+
+        For one that nobody has written to and that has no family; `claim` as in `closed`.
+        """
+        limits = self._runtime.limits
+        judging = bool(history) and history[-1].finish is not None
+        asked = job.stopping is not None or job.hold is not None
+        worn = job.tries > limits.attempts or job.malformed >= limits.malformed_actions
+        return not (judging or asked or worn or is_stuck(_own(job, history), limits.same_failure)) and budgets.plenty(
+            limits, job, key_limited=bool(claim.key_limited), time_over=bool(claim.time_over)
+        )
+
     def closed(self, tx: Transaction, job: Job, history: Sequence[Step], claim: AnyRow, *, unanswered: bool) -> bool:
         """Whether there is none, and what follows from that is written.
 

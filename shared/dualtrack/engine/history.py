@@ -75,6 +75,22 @@ class History:
         self._keep(job.id, floor, fresh, job.step)
         return known + fresh
 
+    def with_last(self, job: Job, last: Step | None) -> list[Step] | None:
+        """The same as `read` for a job that nobody else works on, with its last step at hand.
+
+        None where more than that is missing, or it was read before its calls had ended.
+        """
+        floor = self._floor(job.step, job.summarised_through)
+        with self._lock:
+            known = [step for step in self._jobs.get(job.id, _Kept()).steps if step.number > floor]
+        if last is not None and (known[-1].number if known else floor) < job.step:
+            if any(call.status not in CALL_TERMINAL for call in last.calls):
+                return None
+            self._keep(job.id, floor, [last], job.step + 1)
+            known.append(last)
+        # What is kept has no gaps.
+        return known if len(known) == max(0, job.step - floor) and (not known or known[0].number == floor + 1) else None
+
     def _floor(self, step: int, summarised_through: int) -> int:
         return max(0, min(summarised_through, step - self._last))
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from opentelemetry.trace import SpanKind
 
-from dualtrack.db import claims, events, jobs, messages, shortcuts, steps
+from dualtrack.db import claims, events, jobs, messages, steps, usual_plans
 from dualtrack.db.engine import Transaction
 from dualtrack.db.prepared import NOW, Later
-from dualtrack.db.rows import job_of
+from dualtrack.db.rows import call_of, job_of, step_of
 from dualtrack.domain.errors import (
     ContextTooLong,
     DatabaseUnavailable,
@@ -43,6 +43,7 @@ from dualtrack.engine.runtime import WorkerRuntime
 from dualtrack.faults import Fault, point
 from dualtrack.models.port import Decision, DecisionRequest, ModelGateway
 from dualtrack.telemetry import genai, tracing
+from dualtrack.together import Together
 
 _LOG: Final = logging.getLogger(__name__)
 _RAW_CHARS: Final = 2000
@@ -62,6 +63,8 @@ class Planner:
         self._gate = Gate(worker.base)
         limits = worker.base.limits
         self._history = History(most_chars=limits.history_chars, last=limits.same_failure)
+        self._claims = Together(self._claim_together, shared=(DatabaseUnavailable,))
+        self._records = Together(self._record_together, shared=(DatabaseUnavailable,))
 
     def advance(self, job_id: str) -> None:
         """Take the job one decision further, if it is due and nobody else is at it.
@@ -71,7 +74,7 @@ class Planner:
         """
         self._history.warm(self._runtime.database, job_id)
         try:
-            claimed = self._claim(job_id)
+            claimed = self._claim_usually(job_id) or self._claim(job_id)
         except (DatabaseUnavailable, NotFound):
             raise
         except Exception as error:  # noqa: BLE001 - written down, whatever it is
@@ -96,6 +99,31 @@ class Planner:
                 self._drop(job, asking)
         if job.parent_id is not None:
             children.tell_parent(self._runtime, job.id)
+
+    def _claim_usually(self, job_id: str) -> tuple[Job, list[Step], Said] | None:
+        """The same as `_claim` for a job of which there is nothing to say but that a decision is due; None where it is not so."""
+        found = self._claims.do(job_id)
+        if found is None:
+            return None
+        plain = None
+        try:
+            job = job_of(found.job)
+            history = self._history.with_last(job, None if found.step is None else step_of(found.step, tuple(map(call_of, found.calls))))
+            if history is not None and self._gate.plainly_open(job, history, found.job):
+                plain = job, history, dict[int, Sequence[str]]()
+        finally:
+            if plain is None:
+                with self._runtime.database.transaction() as tx:
+                    claims.give_back(tx, "jobs", job_id, found.job.attempt)
+        return plain
+
+    def _claim_together(self, job_ids: Sequence[str]) -> list[usual_plans.Claimed | None]:
+        """The usual claims of many threads."""
+        for job_id in job_ids:
+            point(Fault.PLANNER_CLAIM, job_id)
+        with self._runtime.database.statements() as tx:
+            found = usual_plans.claim(tx, list(dict.fromkeys(job_ids)), self._worker.presence.key, self._runtime.limits)
+        return [found.pop(job_id, None) for job_id in job_ids]  # the second of two rings for one job finds nothing
 
     def _claim(self, job_id: str) -> tuple[Job, list[Step], Said] | None:
         """The job, claimed, the steps that matter now and what its user wrote; None when there is nothing to decide (any more)."""
@@ -179,6 +207,8 @@ class Planner:
         number = job.step + 1
         thought, reflection = storable(decision.thought), storable(decision.reflection)
         outline = self._reader.outline(job, number, decision.calls, tracing.traceparent())
+        if self._recorded_usually(job, decision, thought, reflection, outline):
+            return
         with self._runtime.database.transaction() as tx:
             values: dict[str, Any] = {
                 "step": number,
@@ -194,8 +224,6 @@ class Planner:
             if outline.dispatch:
                 values |= {"phase": Phase.EXECUTE.value, "due_at": None}
             tx.after_commit(lambda: point(Fault.PLANNER_RECORDED, job.id))
-            if self._recorded_at_once(tx, job, decision, thought, reflection, outline, values):
-                return
             wanted = jobs.release(tx, job.id, job.attempt, values, usage=decision.usage, key_id=job.key_id)
             if outline.finish is not None and wanted.messages > job.messages:
                 outline = put_off(outline)
@@ -221,20 +249,29 @@ class Planner:
             self._hand_on(tx, job, outline, wanted)
             point(Fault.PLANNER_RECORD, job.id)
 
-    def _recorded_at_once(
-        self, tx: Transaction, job: Job, decision: Decision, thought: str, reflection: str, outline: Outline, values: Mapping[str, Any]
-    ) -> bool:
-        """Write down, in one statement, a decision that has calls for executors and nothing else of note; False where it is not so."""
+    def _recorded_usually(self, job: Job, decision: Decision, thought: str, reflection: str, outline: Outline) -> bool:
+        """Write down a decision that has calls for executors and nothing else of note; False where it is not so, or the job was asked
+        for something.
+        """
         if not outline.dispatch or outline.finish is not None or outline.asks or outline.delegates:
             return False
-        decided = shortcuts.Decided(job.step + 1, thought, reflection, decision.model, decision.usage, decision.latency_s)
         told, first = self._told(job, decision, thought, reflection, outline), outline.first_wave
-        ring_s = self._runtime.limits.ring_s
-        if not shortcuts.record_decision(tx, job, decided, values, outline.rows, told, first=first, ring_s=ring_s):
+        decided = usual_plans.Decided(
+            job, thought, reflection, decision.model, decision.usage, decision.latency_s, outline.plan, outline.rows, first, told
+        )
+        if not self._records.do(decided):
             return False
-        doorbells.execute_after_commit(tx, self._runtime, first, job)
-        point(Fault.PLANNER_RECORD, job.id)
+        point(Fault.PLANNER_RECORDED, job.id)
+        doorbells.execute(self._runtime, first, job)
         return True
+
+    def _record_together(self, decided: Sequence[usual_plans.Decided]) -> list[bool]:
+        """The usual records of many threads."""
+        for each in decided:
+            point(Fault.PLANNER_RECORD, each.job.id)
+        with self._runtime.database.statements() as tx:
+            written = usual_plans.record(tx, decided, ring_s=self._runtime.limits.ring_s)
+        return [(each.job.id, each.job.attempt) in written for each in decided]
 
     @staticmethod
     def _told(job: Job, decision: Decision, thought: str, reflection: str, outline: Outline) -> list[NewEvent]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from celery import Celery
-from celery.exceptions import Reject
+from celery.exceptions import InvalidTaskError, Reject
 from celery.worker.consumer import Consumer
 from celery.worker.state import maybe_shutdown
 from kombu import Connection
@@ -18,6 +20,7 @@ from dualtrack.queues.consuming import TaggedAMQP
 from dualtrack.queues.port import Task
 from dualtrack.queues.strategy import STRATEGY
 from dualtrack.queues.topology import Topology
+from dualtrack.queues.wire import receive
 from dualtrack.settings import BrokerSettings
 
 _LOG: Final = logging.getLogger(__name__)
@@ -31,6 +34,8 @@ class TimerlessConsumer(Consumer):
     """Celery's consumer without native delayed delivery, which would declare 28 queues for timers that are never used here."""
 
     connection_errors: tuple[type[BaseException], ...]
+    hub: Any
+    strategies: dict[str, Callable[[Any], None]]
 
     class Blueprint(Consumer.Blueprint):  # type: ignore[misc,valid-type] # the stubs give it as a variable
         """All other steps."""
@@ -41,6 +46,31 @@ class TimerlessConsumer(Consumer):
         """Dead-letter what can't be read; Celery's own way is to acknowledge it, which loses it."""
         _LOG.error("a message that can't be read goes to the dead letters: %s", exc)
         message.reject_log_error(_LOG, self.connection_errors)
+
+    def connect(self) -> Connection:
+        """Connect, with a reader of ours in the event loop; under TLS, which has a buffer of its own, with py-amqp's."""
+        conn = super().connect()
+        amqp: Any = conn.connection
+        if self.hub and not isinstance(amqp.sock, ssl.SSLSocket):
+            self.hub.add_reader(amqp.sock, functools.partial(receive, amqp, wait=False))
+        return conn
+
+    def create_task_handler(self, *arguments: Any) -> Callable[[Any], None]:  # noqa: ANN401 - as Celery calls it
+        """Celery's, without the promises by which its own requests have their messages acknowledged."""
+        general = super().create_task_handler(*arguments)
+
+        def received(message: Any) -> None:  # noqa: ANN401 - kombu's message
+            name = message.headers.get("task")
+            strategy = self.strategies.get(name) if isinstance(name, str) else None
+            if strategy is None:
+                general(message)
+                return
+            try:
+                strategy(message)
+            except InvalidTaskError as error:
+                self.on_invalid_task(None, message, error)
+
+        return received
 
     def ensure_connected(self, conn: Connection) -> Connection:
         """Connect, trying for ever; Celery itself would be up to half a minute late when the broker is back."""

@@ -1,7 +1,7 @@
 """The doorbell on RabbitMQ: publishes Celery task messages, confirmed by the broker, on a connection kept open between rings.
 
 It writes Celery's message protocol 2 itself (https://docs.celeryq.dev/en/stable/internals/protocol.html): `apply_async` was
-measured at almost half of a worker's CPU.
+measured at almost half of a worker's CPU. What threads ring for at the same time goes out together and is waited for once.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ import contextlib
 import json
 import threading
 import uuid
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from amqp.exceptions import AMQPError, MessageNacked
-from kombu import Connection, Producer
+from kombu import Connection
 from kombu.exceptions import KombuError
 
 from dualtrack.domain.errors import BrokerUnavailable
 from dualtrack.faults import Fault, copies, point
 from dualtrack.queues.port import Task
 from dualtrack.queues.topology import Topology
+from dualtrack.queues.wire import Address, receive
 from dualtrack.settings import BrokerSettings
+from dualtrack.together import Together
 
 _T = TypeVar("_T")
 _TIMEOUT_S: Final = 5.0
@@ -30,27 +32,58 @@ _ERRORS: Final = (OSError, KombuError, AMQPError, MessageNacked)
 _HINT: Final = "check RabbitMQ and DUALTRACK_BROKER__URL"
 
 
+class _Ring(NamedTuple):
+    """A message to be published."""
+
+    task: Task
+    row_id: str
+    priority: int
+    traceparent: str | None
+
+
 class _Line:
-    """An open connection with confirms on, and its producer. Raises one of `_ERRORS` when it can't be opened."""
+    """An open connection with confirms on. Raises one of `_ERRORS` when it can't be opened."""
 
     def __init__(self, url: str, topology: Topology) -> None:
         # Heartbeats are off: nobody would send them between two rings; a dead connection shows at the next publish.
-        options = {"confirm_publish": True, "read_timeout": _TIMEOUT_S}
+        options = {"read_timeout": _TIMEOUT_S, "write_timeout": _TIMEOUT_S}
         self._connection = Connection(url, connect_timeout=_TIMEOUT_S, heartbeat=0, transport_options=options)
         try:
             self._connection.connect()  # once; `default_channel` would go on trying
-            self.channel = self._connection.default_channel
+            channel: Any = self._connection.default_channel  # the stub knows only the general channel
+            self.channel = channel
             for queue in topology.queues():
-                queue(self.channel).declare()
+                queue(channel).declare()
+            channel.confirm_select()
         except BaseException:
             self.hang_up()
             raise
-        self.producer = Producer(self.channel)
+        self._published = 0
+        self._unconfirmed: set[int] = set()
+        self.channel.events["basic_ack"].add(self._confirmed)
+        self.channel.events["basic_nack"].add(self._refused)
+
+    def publish(self, messages: Sequence[bytes]) -> None:
+        """Publish messages, as frames, and wait until the broker has confirmed all of them. Raises one of `_ERRORS`."""
+        self._unconfirmed.update(range(self._published + 1, self._published + len(messages) + 1))
+        self._published += len(messages)
+        connection = self.channel.connection
+        connection.transport.write(b"".join(messages))
+        while self._unconfirmed:
+            receive(connection, wait=True)
+
+    def _confirmed(self, tag: int, multiple: bool) -> None:  # noqa: FBT001 - as py-amqp calls it
+        if multiple:
+            self._unconfirmed = {other for other in self._unconfirmed if other > tag}
+        else:
+            self._unconfirmed.discard(tag)
+
+    def _refused(self, *_: object) -> None:
+        raise MessageNacked
 
     def waiting(self, queue: str) -> int:
         """Messages ready in a queue."""
-        channel: Any = self.channel  # the stub knows only the general channel
-        return int(channel.queue_declare(queue, passive=True).message_count)
+        return int(self.channel.queue_declare(queue, passive=True).message_count)
 
     def hang_up(self) -> None:
         """Drop it, however broken it is: without the closing handshake, which a stalled broker would not answer."""
@@ -61,15 +94,15 @@ class _Line:
 class Publisher:
     """Publishes persistent messages with publisher confirms.
 
-    As many connections are open as threads ever published at once, at most `_MAX_IDLE` of them while nobody does; they belong to no thread,
-    since a server's threads come and go.
+    Connections belong to no thread, since a server's threads come and go; at most `_MAX_IDLE` of them are kept while nobody publishes.
     """
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._url = settings.url.get_secret_value()
         self._topology = Topology(settings.prefix)
         self._names = {task: self._topology.name(task) for task in Task}
-        self._exchange = self._topology.exchange.name
+        self._addresses = {task: Address(self._topology.exchange.name, name) for task, name in self._names.items()}
+        self._rings = Together(self._send, shared=(BrokerUnavailable,))
         self._idle: list[_Line] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -98,7 +131,7 @@ class Publisher:
 
     def _publish(self, task: Task, row_id: str, priority: int, traceparent: str | None) -> None:
         for _ in range(copies(Fault.PUBLISH, row_id)):
-            self._use(lambda line: self._send(line.producer, task, row_id, priority, traceparent))
+            self._rings.do(_Ring(task, row_id, priority, traceparent))
         point(Fault.PUBLISHED, row_id)
 
     def _use(self, act: Callable[[_Line], _T]) -> _T:
@@ -138,23 +171,16 @@ class Publisher:
                 return
         line.hang_up()
 
-    def _send(self, producer: Producer, task: Task, row_id: str, priority: int, traceparent: str | None) -> None:
+    def _send(self, rings: Sequence[_Ring]) -> Sequence[None]:
+        self._use(lambda line: line.publish([self._frames(line.channel.channel_id, *ring) for ring in rings]))
+        return [None] * len(rings)
+
+    def _frames(self, channel: int, task: Task, row_id: str, priority: int, traceparent: str | None) -> bytes:
         # Of protocol 2 what Celery can't do without; each further header is read by it in pure Python.
         headers = {"lang": "py", "task": task.value, "id": str(uuid.uuid4())}
         if traceparent:
             headers["traceparent"] = traceparent
-        producer.publish(
-            json.dumps([[row_id], {}, {}]),
-            exchange=self._exchange,
-            routing_key=self._names[task],
-            content_type="application/json",
-            content_encoding="utf-8",
-            headers=headers,
-            delivery_mode=2,
-            priority=priority,
-            mandatory=True,
-            timeout=_TIMEOUT_S,
-        )
+        return self._addresses[task].message(channel, json.dumps([[row_id], {}, {}]).encode(), headers, priority)
 
 
 def _unavailable(error: Exception) -> BrokerUnavailable:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 from sqlalchemy import func, select, text, update
@@ -282,18 +282,21 @@ def test_a_decision_that_can_not_be_written_is_paid_for_all_the_same(make: Make)
 
 
 def test_a_commit_whose_answer_was_lost_is_neither_repeated_nor_paid_twice(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Database.transaction
     left: list[None] = []
 
-    @contextmanager
-    def losing(self: Database, *, vital: bool = False) -> Iterator[Transaction]:
-        with real(self, vital=vital) as tx:
-            yield tx
-        if left and not vital:
-            left.clear()
-            raise DatabaseUnavailable("The answer to the commit was lost.")
+    def losing(real: Callable[..., AbstractContextManager[Transaction]]) -> Callable[..., AbstractContextManager[Transaction]]:
+        @contextmanager
+        def lost(self: Database, *, vital: bool = False) -> Iterator[Transaction]:
+            with real(self, **({"vital": True} if vital else {})) as tx:
+                yield tx
+            if left and not vital:
+                left.clear()
+                raise DatabaseUnavailable("The answer to the commit was lost.")
 
-    monkeypatch.setattr(Database, "transaction", losing)
+        return lost
+
+    for name in ("transaction", "statements"):
+        monkeypatch.setattr(Database, name, losing(getattr(Database, name)))
     model = ScriptedModel([python("print(1)"), finish()], on_decide=lambda _: left.append(None))
     stepper = make(model)
     job = stepper.submit()

@@ -1,0 +1,88 @@
+"""What many threads ask for at the same time, done together by one of them.
+
+A commit, or a confirmed publishing, costs the same for one row or message as for twenty. Nobody waits for others to come: whoever finds
+nobody at it begins at once, and takes along what was asked for meanwhile the next time.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeVar, cast
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+MOST: Final = 32
+"""Requests done together at most."""
+
+
+class _Asked(Generic[Q, R]):
+    """One thread's request."""
+
+    __slots__ = ("alone", "done", "error", "given", "request", "turn")
+
+    def __init__(self, request: Q) -> None:
+        self.request = request
+        self.done = False
+        self.given: R | None = None
+        self.error: BaseException | None = None
+        self.alone = False
+        self.turn = threading.Lock()
+        """Held until the request is done, or its thread is the one to act."""
+        self.turn.acquire()
+
+
+class Together(Generic[Q, R]):
+    """Acts for all threads that ask, one batch at a time.
+
+    Args:
+        act: does what a batch of requests asks for, and gives what came of each, in order. Where it raises, nothing of it may be done.
+        shared: errors that concern everybody; after any other each thread acts alone, so that a request spoils nothing for others.
+        most: requests in a batch.
+    """
+
+    def __init__(self, act: Callable[[Sequence[Q]], Sequence[R]], *, shared: tuple[type[Exception], ...], most: int = MOST) -> None:
+        self._act = act
+        self._shared = shared
+        self._most = most
+        self._lock = threading.Lock()
+        self._waiting: deque[_Asked[Q, R]] = deque()
+        self._led = False
+
+    def do(self, request: Q) -> R:
+        """What came of the request. Raises what `act` raised for it."""
+        mine: _Asked[Q, R] = _Asked(request)
+        with self._lock:
+            self._waiting.append(mine)
+            lead, self._led = not self._led, True
+        if not lead:
+            mine.turn.acquire()
+        if not mine.done:
+            self._lead()
+        if mine.alone:
+            return self._act([request])[0]
+        if mine.error is not None:
+            raise copy.copy(mine.error) from mine.error  # each thread its own: raising writes to an error
+        return cast("R", mine.given)
+
+    def _lead(self) -> None:
+        """Act for the oldest requests, then let another thread act for those that came meanwhile. This thread's own is the oldest."""
+        with self._lock:
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most))]
+        try:
+            for asked, given in zip(batch, self._act([asked.request for asked in batch]), strict=True):
+                asked.given = given
+        except BaseException as error:  # noqa: BLE001 - every thread raises it, or what comes of acting alone
+            for asked in batch:
+                asked.error = error
+                asked.alone = len(batch) > 1 and isinstance(error, Exception) and not isinstance(error, self._shared)
+        for asked in batch:
+            asked.done = True
+        with self._lock:
+            self._led = bool(self._waiting)
+            heir: list[_Asked[Q, Any]] = [self._waiting[0]] if self._waiting else []
+        for asked in heir + batch[1:]:
+            asked.turn.release()

@@ -1,0 +1,85 @@
+"""One thread acts for all that ask at the same time."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dualtrack.domain.errors import DatabaseUnavailable, InternalFault
+from dualtrack.together import Together
+
+
+class Stage:
+    """An act that stands still in its first batch until all others have asked."""
+
+    def __init__(self, others: int, *, answer: Callable[[Sequence[int]], list[int]], most: int = 32) -> None:
+        self.batches: list[list[int]] = []
+        self._answer = answer
+        self._others = others
+        self.together = Together(self._act, shared=(DatabaseUnavailable,), most=most)
+
+    def _act(self, requests: Sequence[int]) -> list[int]:
+        first = not self.batches
+        self.batches.append(list(requests))
+        if first:
+            deadline = threading.Event()
+            while len(self.together._waiting) < self._others and not deadline.wait(0.001):
+                pass
+        return self._answer(requests)
+
+    def run(self) -> list[object]:
+        """What came of 0, 1, 2 …, of which 0 asks first."""
+        with ThreadPoolExecutor(self._others + 1) as pool:
+            first = pool.submit(self.together.do, 0)
+            while not self.batches:
+                pass
+            asked = [first, *(pool.submit(self.together.do, n) for n in range(1, self._others + 1))]
+            return [each.exception() or each.result() for each in asked]
+
+
+def doubled(requests: Sequence[int]) -> list[int]:
+    return [2 * n for n in requests]
+
+
+@pytest.mark.timeout(20)
+def test_what_was_asked_for_meanwhile_is_done_together() -> None:
+    stage = Stage(9, answer=doubled)
+    assert stage.run() == [2 * n for n in range(10)]
+    assert [len(batch) for batch in stage.batches] == [1, 9]
+
+
+@pytest.mark.timeout(20)
+def test_a_batch_has_a_limit_and_nobody_is_forgotten() -> None:
+    stage = Stage(9, answer=doubled, most=4)
+    assert stage.run() == [2 * n for n in range(10)]
+    assert [len(batch) for batch in stage.batches] == [1, 4, 4, 1]
+
+
+@pytest.mark.timeout(20)
+def test_one_request_that_fails_spoils_nothing_for_the_others() -> None:
+    def picky(requests: Sequence[int]) -> list[int]:
+        if 3 in requests:
+            raise InternalFault("three")
+        return doubled(requests)
+
+    stage = Stage(4, answer=picky)
+    found = stage.run()
+    assert [each for each in found if isinstance(each, int)] == [0, 2, 4, 8]
+    assert isinstance(found[3], InternalFault)
+    assert sorted(map(len, stage.batches)) == [1, 1, 1, 1, 1, 4]
+
+
+@pytest.mark.timeout(20)
+def test_an_error_that_concerns_everybody_is_raised_by_everybody() -> None:
+    def away(requests: Sequence[int]) -> list[int]:
+        if 0 in requests:
+            return doubled(requests)
+        raise DatabaseUnavailable("away")
+
+    stage = Stage(4, answer=away)
+    found = stage.run()
+    assert all(isinstance(each, DatabaseUnavailable) for each in found[1:])
+    assert len({id(each) for each in found[1:]}) == 4  # each its own, since raising writes to it
+    assert len(stage.batches) == 2
+    assert stage.together.do(0) == 0  # and the next one is tried
