@@ -32,13 +32,10 @@ class Transaction:
         broken: once it is closed, whether the connection was lost.
     """
 
-    def __init__(self, engine: Engine, *, each: bool = False) -> None:
-        """Takes a connection out of the pool; `Database` gives it back. `each`: every statement is a transaction."""
+    def __init__(self, engine: Engine) -> None:
+        """Takes a connection out of the pool; `Database` gives it back."""
         self._engine = engine
         self._pooled = engine.raw_connection()
-        self._each = each
-        if each:
-            self._driver.autocommit = True
         self._sqlalchemy: Connection | None = None
         self._cursor: psycopg.RawCursor[Any] | None = None
         self._after: list[Callable[[], None]] = []
@@ -76,8 +73,6 @@ class Transaction:
         self.broken = driver is None or driver.closed or driver.broken
         if driver is not None and self.broken:
             self._pooled.invalidate()
-        elif driver is not None and self._each:
-            driver.autocommit = False
         if self._sqlalchemy is not None:
             self._sqlalchemy.close()
         self._pooled.close()
@@ -98,6 +93,7 @@ class Database:
         self.engine: Final = _engine(settings, application, pool_size=settings.pool_size, max_overflow=settings.pool_overflow)
         # Presence and heartbeats must not wait behind work for a connection.
         self.vital: Final = _engine(settings, f"{application}-vital", pool_size=2, max_overflow=2)
+        self.swift: Final = _engine(settings, f"{application}-swift", pool_size=4, max_overflow=settings.pool_overflow, swift=True)
 
     @contextmanager
     def transaction(self, *, vital: bool = False) -> Iterator[Transaction]:
@@ -124,19 +120,21 @@ class Database:
     def statements(self) -> Iterator[Transaction]:
         """For statements each of which is a transaction by itself: two ways to the server and back less than one with its commit.
 
+        They are planned once, and to find rows by key.
+
         Raises:
             DatabaseUnavailable: as `transaction`; what was run before stays.
         """
-        with self._opened(self.engine, each=True) as transaction:
+        with self._opened(self.swift) as transaction:
             point(Fault.COMMIT)
             yield transaction
         point(Fault.COMMITTED)
 
     @staticmethod
     @contextmanager
-    def _opened(engine: Engine, *, each: bool = False) -> Iterator[Transaction]:
+    def _opened(engine: Engine) -> Iterator[Transaction]:
         try:
-            transaction = Transaction(engine, each=each)
+            transaction = Transaction(engine)
             try:
                 yield transaction
             finally:
@@ -167,15 +165,21 @@ class Database:
         """Give all pooled connections back."""
         self.engine.dispose()
         self.vital.dispose()
+        self.swift.dispose()
 
 
-def _engine(settings: DatabaseSettings, application: str, *, pool_size: int, max_overflow: int) -> Engine:
-    options = {
+# Such a statement touches a few rows in tables that may be nearly empty when it is planned and large a minute later.
+_BY_KEY: Final = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
+
+
+def _engine(settings: DatabaseSettings, application: str, *, pool_size: int, max_overflow: int, swift: bool = False) -> Engine:
+    options: dict[str, str | int] = {
         "statement_timeout": int(settings.statement_timeout_s * 1000),
         # A process frozen inside a transaction must not hold a row, nor anybody wait for one, for long.
         "idle_in_transaction_session_timeout": _IDLE_MS,
         "lock_timeout": _LOCK_MS,
         "timezone": "UTC",
+        **(_BY_KEY if swift else {}),
     }
     engine = create_engine(
         settings.url.get_secret_value(),
@@ -183,6 +187,7 @@ def _engine(settings: DatabaseSettings, application: str, *, pool_size: int, max
         max_overflow=max_overflow,
         pool_use_lifo=True,  # the last one used has its statements prepared; the others may fall idle
         pool_timeout=10,
+        **({"isolation_level": "AUTOCOMMIT"} if swift else {}),
         hide_parameters=True,  # statements in error messages must not carry users' data
         connect_args={
             "application_name": application,
