@@ -249,6 +249,7 @@ def _open(address: Address, port: int, deadline: float) -> socket.socket:
     try:
         sock.settimeout(min(CONNECT_S, _left(deadline)))
         sock.connect((str(address), port))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a short head must not wait for the answer to what was sent before
     except OSError:
         sock.close()
         raise

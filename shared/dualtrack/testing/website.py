@@ -43,6 +43,7 @@ class Website:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             timeout = 30
+            disable_nagle_algorithm = True
 
             def handle_one_request(self) -> None:
                 with contextlib.suppress(OSError):

@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from dualtrack.egress.proxy import RELAY_PORT, EgressProxy
 from dualtrack.net.addresses import AllowList
 from dualtrack.sandbox.inside import relay
 from dualtrack.sandbox.sessions import EGRESS_TARGET
+from dualtrack.settings import SandboxSettings
 from dualtrack.testing.website import Website
 
 LOCAL = AllowList.parse(["127.0.0.0/8"])
@@ -138,11 +140,14 @@ def wait(done: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 @pytest.fixture
-def outlet(tmp_path: Path, authority: trustme.CA, names: dict[str, list[str]]) -> Iterator[Callable[..., Outlet]]:
+def outlet(authority: trustme.CA, names: dict[str, list[str]]) -> Iterator[Callable[..., Outlet]]:
     """Makes outlets."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
     with contextlib.ExitStack() as stack:
+        # The sandbox's user must be able to enter it, which pytest's own directories don't allow.
+        base = stack.enter_context(tempfile.TemporaryDirectory(prefix="egress-", dir="/var/tmp"))
+        Path(base).chmod(0o711)
 
         def make(
             allow: list[str],
@@ -162,7 +167,8 @@ def outlet(tmp_path: Path, authority: trustme.CA, names: dict[str, list[str]]) -
                     told.append,
                     limits=EgressLimits(**limits),
                     private=private,
-                    base=tmp_path,
+                    base=Path(base),
+                    owner=SandboxSettings().uid if os.geteuid() == 0 else None,
                     trust=lambda: context,
                 )
             )
