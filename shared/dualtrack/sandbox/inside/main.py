@@ -30,6 +30,7 @@ def main() -> int:
     try:
         start = _read_start(source)
         os.chdir(start.text("workspace"))
+        _set_environment()
         processes = Processes(own=start.flag("own_processes"))
         problems = _start_relay(start, processes)
         serving = agent.Agent(source, target, processes=processes, workspace=start.text("workspace"))
@@ -77,6 +78,13 @@ def _read_start(source: int) -> protocol.Fields:
     if len(frames) != 1 or frames[0][0] != protocol.START:
         raise protocol.ProtocolError("the first request must be the start, alone until it is answered")
     return protocol.Fields(frames[0][2])
+
+
+def _set_environment() -> None:
+    """What serves programs that nobody watches, where nobody has said otherwise: no windows, no byte code beside the sources."""
+    scratch = os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - the sandbox's own
+    for name, value in (("MPLBACKEND", "Agg"), ("MPLCONFIGDIR", scratch + "/matplotlib"), ("PYTHONDONTWRITEBYTECODE", "1")):
+        os.environ.setdefault(name, value)
 
 
 def _start_relay(start: protocol.Fields, processes: Processes) -> list[str]:

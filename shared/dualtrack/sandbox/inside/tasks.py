@@ -171,7 +171,7 @@ class Interpreter:
             raise
         self.control = theirs.detach()
         """The child's end of the socket by which it is asked."""
-        self._answers = ours.fileno()
+        self._answers = os.dup(ours.fileno())  # the two ways are watched by themselves
         self._requests = Feeder(poller, ours.detach())
 
     def started(self, pid: int) -> None:
@@ -212,11 +212,13 @@ class Interpreter:
         if self.channel:
             self.pause()
         self._poller.remove(self._answers)
+        os.close(self._answers)
         self._requests.close()
 
     def abandon(self) -> None:
         """It could not be started."""
         self.pipes.close()
         os.close(self.control)
+        os.close(self._answers)
         self._outputs.close()
         self._requests.close()
