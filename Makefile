@@ -72,6 +72,18 @@ bench-steps: setup ## Cost of a step beside DBOS, LangGraph and Celery (installe
 bench-workspaces: setup ## Saving and restoring workspaces of 10, 1,000 and 50,000 files beside tar, cp and a walk
 	@$(BIN)/python -m benchmarks.workspaces
 
+.PHONY: bench-sandbox
+bench-sandbox: setup ## Claim to first output, cold starts and leaks of every sandbox rung here, beside a bare python3
+	@$(BIN)/python -m benchmarks.sandbox
+
+TEMPLATES := shared/dualtrack/sandbox/template_files
+.PHONY: lock-templates
+lock-templates: setup ## Pin the packages of built-in sandbox templates anew, with hashes
+	@for name in $(basename $(notdir $(wildcard $(TEMPLATES)/*.in))); do \
+	  { echo "# Packages of the template $$name, for any Python from 3.11 on. Made by \`make lock-templates\`; never edited by hand."; \
+	    $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --only-binary :all: \
+	      $(TEMPLATES)/$$name.in; } >$(TEMPLATES)/$$name.new && mv $(TEMPLATES)/$$name.new $(TEMPLATES)/$$name.txt || exit 1; done
+
 .PHONY: docs
 docs: setup ## Write the generated pages (lifecycle, settings) anew
 	@$(BIN)/python scripts/lifecycle_doc.py && $(BIN)/python scripts/settings_doc.py

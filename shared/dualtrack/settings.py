@@ -115,7 +115,7 @@ class SandboxSettings(_Section):
     driver: Literal["auto", "landlock", "bubblewrap", "docker", "gvisor", "kubernetes"] = Field(
         "auto", description="auto: bubblewrap on Linux, docker elsewhere. Never falls back to a weaker one by itself."
     )
-    pool_min: int = Field(1, ge=0, le=1000, description="Sandboxes kept started for the next claim, of each template in `pool_templates`.")
+    pool_min: int = Field(1, ge=0, le=1000, description="Sandboxes kept started for the next claim, of each template of `pool_templates`.")
     pool_max: int = Field(
         8,
         ge=0,
@@ -123,9 +123,10 @@ class SandboxSettings(_Section):
         description="Most sandboxes kept started of each template, where that many were claimed within seconds; 0: no pool.",
     )
     pool_templates: list[str] = Field(
-        default_factory=lambda: ["default"],
+        default_factory=list,
         max_length=100,
-        description="Templates that have sandboxes started before anybody asks for one; others once somebody has. As JSON.",
+        description="Templates that are built and have sandboxes started before anybody asks for one, as JSON; empty: `template`. Others "
+        "have some once they were asked for.",
     )
     pool_starters: int = Field(2, ge=1, le=64, description="Sandboxes started at once in one executor.")
     start_timeout_s: float = Field(60, gt=0, le=600, description="A sandbox that is not ready after this long has failed.")

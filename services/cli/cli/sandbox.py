@@ -127,6 +127,6 @@ def _sandboxes(session: Session) -> Iterator[Sandboxes]:
         from dualtrack.sandbox.factory import open_sandboxes
 
         settings = backend.settings(session)
-        plain = settings.sandbox.model_copy(update={"pool_max": 0, "pool_templates": []})
+        plain = settings.sandbox.model_copy(update={"pool_max": 0, "pool_templates": ["shell"]})
         with open_sandboxes(plain, settings.limits.sandbox) as sandboxes:
             yield sandboxes

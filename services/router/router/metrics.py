@@ -71,4 +71,5 @@ def show(request: Request) -> Response:
     else:
         for status, count in counts.items():
             metrics.jobs.labels(status).set(count)
-    return Response(generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    shown = b"".join(generate_latest(registry) for registry in (metrics.registry, *request.app.state.services.metrics))
+    return Response(shown, headers={"Content-Type": CONTENT_TYPE_LATEST})

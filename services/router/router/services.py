@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prometheus_client import CollectorRegistry
+
 from dualtrack.engine.runtime import Runtime
 from dualtrack.models.port import ModelGateway
 from dualtrack.settings import RouterSettings
@@ -16,3 +18,5 @@ class RouterServices:
     runtime: Runtime
     gateway: ModelGateway
     settings: RouterSettings
+    metrics: tuple[CollectorRegistry, ...] = ()
+    """Further ones of this process, that `/metrics` shows beside the router's own."""

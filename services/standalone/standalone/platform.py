@@ -21,6 +21,7 @@ from dualtrack.objects.workdirs import Workdirs
 from dualtrack.queues.in_process import InProcessDoorbell
 from dualtrack.sandbox.factory import open_sandbox
 from dualtrack.settings import Settings
+from dualtrack.telemetry.sandboxes import METRICS
 from router.app import create_app
 from router.server import ApiServer
 from router.services import RouterServices
@@ -89,7 +90,7 @@ class Platform:
             executor_threads=settings.workers.executor_threads,
         )
         self._clock(Scheduler(runtime, settings.workers.scheduler_tick_s))
-        base_url = self._serve(RouterServices(runtime=runtime, gateway=self.models.gateway, settings=settings.router))
+        base_url = self._serve(RouterServices(runtime, self.models.gateway, settings.router, (METRICS.registry,)))
         self.credentials = credentials.ensure(runtime.database, self._state / "credentials.json", base_url)
         self._say(f"API: {base_url}")
 

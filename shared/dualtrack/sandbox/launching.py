@@ -33,13 +33,13 @@ class Launcher:
         self._starting: set[PooledSession] = set()
 
     def launch(self, request: SessionRequest, start: Start, gone: Callable[[PooledSession, bool], None]) -> PooledSession:
-        """A session whose agent is still starting up: call `ready` next.
+        """A session whose agent is still starting up: call `ready` next. The request must name a template.
 
         Raises:
             SandboxFailed: it could not be started this time; says what the rung said.
             SandboxUnavailable: no such template, or the rung can't work here.
         """
-        template = self.templates.get(request.template)
+        template = self.templates.get(request.template or "")
         slot = self._slots.make()
         try:
             spec = _spec(template, request, slot)
@@ -54,7 +54,7 @@ class Launcher:
             with contextlib.suppress(DualtrackError):
                 slot.remove()
             raise
-        session = PooledSession(agent, launched, slot, (self.rung.name, request.template), start, gone)
+        session = PooledSession(agent, launched, slot, (self.rung.name, template.name), start, gone)
         with self._lock:
             self._starting.add(session)
         return session

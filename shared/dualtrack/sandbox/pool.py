@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NamedTuple, Self
 
@@ -48,6 +48,11 @@ class Kind(NamedTuple):
     template: str
     writable: bool
 
+    @classmethod
+    def of(cls, request: SessionRequest) -> Kind:
+        """Of a request that names its template."""
+        return cls(request.template or "", request.writable)
+
 
 @dataclass(eq=False, slots=True)
 class _Shelf:
@@ -80,6 +85,11 @@ class _Order:
 _Task = Callable[[], None]
 
 
+def prepared(settings: SandboxSettings) -> list[str]:
+    """Templates that are built, and have sandboxes started, before anybody asks for one."""
+    return settings.pool_templates or [settings.template]
+
+
 class SessionPool:
     """`Sessions` over one rung; a context manager. Its threads start at once."""
 
@@ -101,7 +111,7 @@ class SessionPool:
         self._live = 0
         self._evicting = 0
         self._closing = False
-        for name in settings.pool_templates if settings.pool_max else ():
+        for name in prepared(settings) if settings.pool_max else ():
             launcher.templates.get(name)
             self._shelf(Kind(name, writable=True), settings.pool_min)
         METRICS.limit.labels(self._rung).set(limits.sessions)
@@ -142,13 +152,15 @@ class SessionPool:
 
     def claim(self, request: SessionRequest) -> Session:
         """See `Sessions.claim`. With as many sandboxes as there may be it waits up to `BUSY_S` for the end of one."""
-        attributes = {sandboxes.RUNG: self._rung, sandboxes.TEMPLATE: request.template}
         started = time.monotonic()
+        template = request.template or self._settings.template
+        request = replace(request, template=template)
+        attributes = {sandboxes.RUNG: self._rung, sandboxes.TEMPLATE: template}
         with tracing.span("sandbox.claim", attributes=attributes) as span:
             session = self._take(request, started) or self._start(request)
             span.set_attribute(sandboxes.START, session.start.value)
             span.set_attribute(sandboxes.SESSION, session.id)
-        METRICS.claims.labels(self._rung, request.template, session.start.value).inc()
+        METRICS.claims.labels(self._rung, template, session.start.value).inc()
         METRICS.claim_s.labels(self._rung, session.start.value).observe(time.monotonic() - started)
         return session
 
@@ -161,7 +173,7 @@ class SessionPool:
         """A warm one that lives, if there is one that fits."""
         if not self._fits(request):
             return None
-        kind = Kind(request.template, request.writable)
+        kind = Kind.of(request)
         while True:
             with self._changed:
                 shelf = self._shelves.get(kind)
@@ -198,7 +210,7 @@ class SessionPool:
                 session.close(EndReason.BROKEN)
             raise
         if self._fits(request):
-            self._remember(Kind(request.template, request.writable))
+            self._remember(Kind.of(request))
         return session
 
     def _give_up(self, order: _Order) -> None:

@@ -13,7 +13,7 @@ from dualtrack.domain.limits import SandboxLimits
 from dualtrack.objects.process_dir import ProcessDirectory
 from dualtrack.sandbox.janitor import Janitor, sweep
 from dualtrack.sandbox.launching import Launcher
-from dualtrack.sandbox.pool import SessionPool
+from dualtrack.sandbox.pool import SessionPool, prepared
 from dualtrack.sandbox.rung import Launched, LaunchSpec, Rung, RungReport
 from dualtrack.sandbox.session import AgentSession
 from dualtrack.sandbox.sessions import EndReason, PythonCell, SessionRequest, Start
@@ -110,7 +110,7 @@ class Sandboxes:
             launcher.ready(session)
             outcome = session.python(PythonCell(_ASK), self._limits, threading.Event())
         finally:
-            session.close(EndReason.DONE)
+            session.dismantle(EndReason.DONE)  # nobody has claimed it
         named = outcome.stdout.decode(errors="replace").strip()
         if outcome.exit_code != 0 or not named.startswith("cp3"):
             said = outcome.stderr.decode(errors="replace").strip()[-_MESSAGE_CHARS:]
@@ -118,11 +118,11 @@ class Sandboxes:
         return named
 
     def _build(self, launcher: Launcher) -> None:
-        wanted = [name for name in self._settings.pool_templates if self.templates.definition(name).built]
+        wanted = [name for name in prepared(self._settings) if self.templates.definition(name).built]
         if not wanted:
             return
         # A pool of its own: the executor's starts sandboxes of the templates that are being built.
-        plain = self._settings.model_copy(update={"pool_max": 0})
+        plain = self._settings.model_copy(update={"pool_max": 0, "template": "shell"})
         with SessionPool(launcher, plain, self._limits) as pool:
             builder = TemplateBuilder(self.templates, pool, self._settings, self._limits)
             for name in wanted:

@@ -77,7 +77,8 @@ class SessionRequest:
     """What is claimed."""
 
     limits: SandboxLimits
-    template: str = "default"
+    template: str | None = None
+    """What the sandbox is made of; None: the operator's choice (`sandbox.template`)."""
     writable: bool = True
     egress: SessionEgress | None = None
     """None: no network at all. With it the session is started for this request, never taken from the warm ones, which have no way out."""
