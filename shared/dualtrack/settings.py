@@ -142,6 +142,9 @@ class SandboxSettings(_Section):
     )
     wheels: Path | None = Field(None, description="Directory of wheels that templates are built from, and from nothing else.")
     docker_image: str = Field("python:3.13-slim-bookworm", description="Image for the docker driver.")
+    gvisor_platform: Literal["systrap", "kvm"] = Field(
+        "systrap", description="How the gvisor driver's kernel catches system calls; kvm needs /dev/kvm, and is of use on bare metal only."
+    )
     workspaces: Path = Field(
         Path("/var/tmp/dualtrack-workspaces"),  # noqa: S108 - survives a reboot, on a real disk; each directory in it is made private
         description="Scratch directory for workspaces, on a local disk.",

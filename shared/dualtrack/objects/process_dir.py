@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
@@ -51,13 +51,17 @@ class ProcessDirectory:
             remove_in(self.base, self.path.name)
         os.close(self._alive)
 
-    def sweep(self) -> list[str]:
-        """Remove what dead processes have left beside it; the names of what was removed. Nothing may be writing there any more."""
+    def sweep(self, before_removal: Callable[[Path], object] = lambda _: None) -> list[str]:
+        """Remove what dead processes have left beside it; the names of what was removed. Nothing may be writing there any more.
+
+        Args:
+            before_removal: called with each directory of a dead process, to end what is still using it.
+        """
         with _locked(self.base / _LOCK):
-            return _remove_dead(self.base)
+            return _remove_dead(self.base, before_removal)
 
 
-def _remove_dead(base: Path) -> list[str]:
+def _remove_dead(base: Path, before_removal: Callable[[Path], object]) -> list[str]:
     """Remove the directories of processes that have ended. Hold the base's lock."""
     removed = []
     for left in base.iterdir():
@@ -65,6 +69,7 @@ def _remove_dead(base: Path) -> list[str]:
             with contextlib.suppress(BlockingIOError):
                 descriptor = _lock(left / _LOCK, wait=False)
                 try:
+                    before_removal(left)
                     remove_in(base, left.name)
                     removed.append(left.name)
                 finally:

@@ -1,0 +1,211 @@
+"""One gVisor sandbox, from its start to the certainty that nothing of it is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from dualtrack.domain.errors import SandboxFailed
+from dualtrack.domain.limits import MIB
+from dualtrack.objects.process_dir import remove_in
+from dualtrack.sandbox.cgroups import CgroupSupport
+from dualtrack.sandbox.gvisor_bundle import Ids, config, make_mount_points, system_mounts
+from dualtrack.sandbox.gvisor_processes import end_processes_below, processes_below
+from dualtrack.sandbox.rung import Counters, Enforced, LaunchSpec, Mount
+from dualtrack.sandbox.sandbox_group import SandboxGroup
+from dualtrack.sandbox.spawner import Spawned, Spawner
+
+_GONE_S: Final = 10.0
+_SAID_BYTES: Final = 2000
+_NAME: Final = "s"  # in a directory of its own; short, since a socket's path has 107 characters at most
+_OWN_BYTES: Final = 48 * MIB
+"""What gVisor's kernel and file server need themselves."""
+_TASKS_EACH: Final = 4
+_OWN_TASKS: Final = 256
+# Its own shell waits until it is in its control groups; the gate's other end closes with this process.
+_GATED: Final = ("sandbox", "-c", 'read -r _ <&3 && exec 3<&- && exec "$@"', "sandbox")
+_SHELL: Final = Path("/bin/sh")
+_SET_PRIVILEGES: Final = Path("/usr/bin/setpriv")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What was found on this machine and made for this process; the same for every sandbox."""
+
+    runsc: Path
+    platform: str
+    ids: Ids
+    interpreter: Path | None
+    cgroups: CgroupSupport
+    root: Path
+    """The sandboxes' root."""
+    directory: Path
+    """Where each sandbox gets a directory of its own."""
+
+    @property
+    def dies_with_parent(self) -> bool:
+        """Whether sandboxes end at once when this process is killed; else the next one ends them."""
+        return _SET_PRIVILEGES.is_file()
+
+
+class GvisorSandbox:
+    """`rung.Launched` by runsc. Its kernel and file server end with the runsc process that started them."""
+
+    own_processes = True
+
+    def __init__(self, setup: Setup, spawner: Spawner, spec: LaunchSpec, argv: Sequence[str], mounts: Sequence[Mount] = ()) -> None:
+        """Start `argv` in a sandbox, in its control groups before anything of it runs.
+
+        Args:
+            setup: what this machine allows.
+            spawner: what starts it.
+            spec: its workspace, limits, mounts and environment.
+            argv: the program; `argv[0]` is looked up on the sandbox's PATH.
+            mounts: shown as well.
+
+        Raises:
+            SandboxFailed: it can't be started. Nothing is left then.
+        """
+        # Processes inside are none of the machine's; the agent limits their number, which gVisor enforces for all of a user together.
+        self.enforced = Enforced(memory=setup.cgroups.memory is not None, processes=False)
+        self._setup = setup
+        self._lock = threading.Lock()
+        self._runsc: Spawned | None = None
+        self._errors = -1
+        self._said = b""
+        self._closed = False
+        self._kept = contextlib.ExitStack()
+        self._group: SandboxGroup | None = None
+        self._directory = setup.directory / secrets.token_hex(4)
+        try:
+            tasks = _OWN_TASKS + _TASKS_EACH * spec.limits.processes  # gVisor's kernel panics where it can't have the threads it needs
+            self._group = SandboxGroup(setup.cgroups, spec.limits.memory_bytes + _OWN_BYTES, tasks)
+            shown = [*system_mounts(setup.interpreter), *mounts, *spec.mounts]
+            self._write_bundle(replace(spec, mounts=shown), argv)
+            self._start(spawner, uds=spec.relay_port is not None)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise SandboxFailed(f"The gVisor sandbox could not be started: {error}.") from error
+            raise
+
+    def _write_bundle(self, spec: LaunchSpec, argv: Sequence[str]) -> None:
+        setup = self._setup
+        make_mount_points(setup.root, spec.mounts)
+        self._directory.mkdir(mode=0o700)
+        (self._directory / "config.json").write_bytes(config(setup.root, setup.ids, setup.interpreter, spec, argv))
+
+    def _start(self, spawner: Spawner, *, uds: bool) -> None:
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as given:
+            stdin, self.input = _pipe(given, self._kept)
+            self.output, stdout = _pipe(self._kept, given)
+            self._errors, stderr = _pipe(self._kept, given)
+            gate, release = _pipe(given, ours)
+            os.set_blocking(self._errors, False)
+            self._runsc = spawner.spawn(_SHELL, [*_GATED, *self._command(uds=uds)], [stdin, stdout, stderr, gate])
+            self._kept.callback(os.close, self._runsc.pidfd)
+            if self._group is not None:
+                self._group.add(self._runsc.pid)
+            os.write(release, b"\n")
+
+    def _command(self, *, uds: bool) -> list[str]:
+        setup = self._setup
+        return [
+            *([str(_SET_PRIVILEGES), "--pdeathsig", "KILL"] if setup.dies_with_parent else []),
+            str(setup.runsc),
+            f"--root={self._directory}/state",
+            f"--platform={setup.platform}",
+            "--network=none",
+            "--ignore-cgroups",  # they are made here, the same way for every rung
+            "--overlay2=none",  # files are to reach the workspace, not gVisor's memory
+            "--file-access-mounts=shared",  # the host moves files in and out while it runs
+            *(["--host-uds=open"] if uds else []),
+            *(["--rootless"] if setup.ids.outside is None else []),
+            "run",
+            f"--bundle={self._directory}",
+            _NAME,
+        ]
+
+    def counters(self) -> Counters:
+        """See `Launched.counters`. Memory includes what gVisor itself needs (some 20 MiB)."""
+        counted = self._group.counters() if self._group is not None else Counters()
+        return replace(counted, forks_refused=None)  # of the machine's tasks, which are not the sandbox's processes
+
+    def said(self) -> str:
+        """The end of what runsc has printed so far."""
+        with self._lock:
+            if not self._closed and self._errors >= 0:
+                self._read_errors()
+        return self._said.decode(errors="replace").strip()
+
+    def _read_errors(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._errors, _SAID_BYTES):
+                self._said = (self._said + data)[-_SAID_BYTES:]
+
+    def wait_ended(self, patience_s: float) -> bool:
+        """Whether it has ended by then."""
+        return self._runsc is None or _readable(self._runsc.pidfd, patience_s)
+
+    def kill(self) -> None:
+        """See `Launched.kill`."""
+        with self._lock:
+            if not self._closed:
+                self._kill()
+
+    def _kill(self) -> None:
+        if self._runsc is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._runsc.pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        """See `Launched.close`."""
+        with self._lock:
+            if self._closed:
+                return
+            self._kill()
+            try:
+                self._await_gone()
+            finally:
+                if self._errors >= 0:
+                    self._read_errors()
+                self._closed = True
+                self._kept.close()
+                if self._group is not None:
+                    self._group.close()
+                with contextlib.suppress(FileNotFoundError):
+                    remove_in(self._directory.parent, self._directory.name)
+
+    def _await_gone(self) -> None:
+        if not self.wait_ended(_GONE_S):
+            raise SandboxFailed(f"runsc was still there {_GONE_S:g} s after it was killed.")
+        if self._runsc is None:
+            return
+        if self._setup.cgroups.parents() and self._group is not None:
+            self._group.kill()
+        else:
+            end_processes_below(self._directory, self._setup.runsc, _GONE_S)
+            if processes_below(self._directory, self._setup.runsc):
+                raise SandboxFailed(f"Processes of gVisor were still there {_GONE_S:g} s after they were killed.")
+
+
+def _readable(descriptor: int, patience_s: float) -> bool:
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(max(0.0, patience_s) * 1000))
+
+
+def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
+    """The reading and the writing end of a pipe, each closed with its own stack."""
+    ends = os.pipe()
+    reader.callback(os.close, ends[0])
+    writer.callback(os.close, ends[1])
+    return ends
