@@ -23,13 +23,15 @@ from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.objects.process_dir import ProcessDirectory
 from dualtrack.sandbox.access import give_workspace
+from dualtrack.sandbox.bundle import TARGET, agent_argv
 from dualtrack.sandbox.cgroups import CgroupSupport, detect
 from dualtrack.sandbox.group_names import remove_leftovers
 from dualtrack.sandbox.gvisor_bundle import Ids, write_root
 from dualtrack.sandbox.gvisor_processes import end_processes_below
 from dualtrack.sandbox.gvisor_sandbox import GvisorSandbox, Setup
 from dualtrack.sandbox.interpreter import interpreter_prefix
-from dualtrack.sandbox.rung import AgentProgram, LaunchSpec, RungName, RungReport
+from dualtrack.sandbox.programs import kept_agent
+from dualtrack.sandbox.rung import AgentProgram, LaunchSpec, Mount, RungName, RungReport
 from dualtrack.sandbox.spawner import spawner_for
 from dualtrack.settings import SandboxSettings
 
@@ -51,13 +53,15 @@ class GvisorRung:
     name = RungName.GVISOR
     shares_files = True
 
-    def __init__(self, settings: SandboxSettings, limits: SandboxLimits, agent: AgentProgram, *, cgroups: bool = True) -> None:
+    def __init__(
+        self, settings: SandboxSettings, limits: SandboxLimits, agent: AgentProgram | None = None, *, cgroups: bool = True
+    ) -> None:
         """Nothing is started yet.
 
         Args:
             settings: where workspaces are, and the user that sandboxes run as.
             limits: those that trial sandboxes run under.
-            agent: what is started inside.
+            agent: what is started inside; None: the agent of this version.
             cgroups: False: make no control groups even where they could be made.
         """
         self._settings = settings
@@ -76,7 +80,8 @@ class GvisorRung:
         setup = self._ready()
         if self._uid is not None:
             give_workspace(spec.workspace, self._uid)
-        return GvisorSandbox(setup, self._spawner, spec, self._agent.argv, mounts=[self._agent.mount])
+        agent = self._program()
+        return GvisorSandbox(setup, self._spawner, spec, agent.argv, mounts=[agent.mount])
 
     def probe(self) -> RungReport:
         """See `Rung.probe`."""
@@ -119,6 +124,12 @@ class GvisorRung:
             if self._process is not None and self._process.path.name.startswith(f"{os.getpid()}-"):  # not in a forked child
                 self._process.close()
             self._process = self._setup = None
+
+    def _program(self) -> AgentProgram:
+        with self._lock:
+            if self._agent is None:
+                self._agent = AgentProgram(Mount(kept_agent(self._settings.workspaces), TARGET), agent_argv())
+            return self._agent
 
     def _groups(self) -> CgroupSupport:
         with self._lock:

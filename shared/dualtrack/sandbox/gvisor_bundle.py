@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dualtrack.sandbox.container_seccomp import gvisor_profile
 from dualtrack.sandbox.rung import LaunchSpec, Mount
 from dualtrack.sandbox.system_view import ETC, GROUP, PASSWD, SANDBOX_ID, SHM_BYTES, SYSTEM_DIRECTORIES, TMP_BYTES, environment
 
@@ -136,10 +137,15 @@ def config(root: Path, ids: Ids, interpreter: Path | None, spec: LaunchSpec, arg
             "rlimits": [
                 _rlimit("RLIMIT_CORE", 0),
                 _rlimit("RLIMIT_NOFILE", max(AGENT_DESCRIPTORS, limits.open_files)),
+                # gVisor counts all processes of the sandbox's one user together.
+                _rlimit("RLIMIT_NPROC", limits.processes + 1 + (spec.relay_port is not None)),  # with the agent and its relay
             ],
         },
         "linux": {"namespaces": [{"type": name} for name in _NAMESPACES]},
     }
+    seccomp = gvisor_profile()
+    if seccomp is not None:
+        document["linux"]["seccomp"] = seccomp
     if ids.guard is not None and ids.outside is not None:
         mapped = [
             {"containerID": 0, "hostID": ids.guard, "size": 1},

@@ -74,8 +74,7 @@ class GvisorSandbox:
         Raises:
             SandboxFailed: it can't be started. Nothing is left then.
         """
-        # Processes inside are none of the machine's; the agent limits their number, which gVisor enforces for all of a user together.
-        self.enforced = Enforced(memory=setup.cgroups.memory is not None, processes=False)
+        self.enforced = Enforced(memory=setup.cgroups.memory is not None, processes=True)
         self._setup = setup
         self._lock = threading.Lock()
         self._runsc: Spawned | None = None
@@ -90,7 +89,7 @@ class GvisorSandbox:
             self._group = SandboxGroup(setup.cgroups, spec.limits.memory_bytes + _OWN_BYTES, tasks)
             shown = [*system_mounts(setup.interpreter), *mounts, *spec.mounts]
             self._write_bundle(replace(spec, mounts=shown), argv)
-            self._start(spawner, uds=spec.relay_port is not None)
+            self._start(spawner, spec)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
@@ -103,21 +102,22 @@ class GvisorSandbox:
         self._directory.mkdir(mode=0o700)
         (self._directory / "config.json").write_bytes(config(setup.root, setup.ids, setup.interpreter, spec, argv))
 
-    def _start(self, spawner: Spawner, *, uds: bool) -> None:
+    def _start(self, spawner: Spawner, spec: LaunchSpec) -> None:
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as given:
             stdin, self.input = _pipe(given, self._kept)
             self.output, stdout = _pipe(self._kept, given)
             self._errors, stderr = _pipe(self._kept, given)
             gate, release = _pipe(given, ours)
             os.set_blocking(self._errors, False)
-            self._runsc = spawner.spawn(_SHELL, [*_GATED, *self._command(uds=uds)], [stdin, stdout, stderr, gate])
+            self._runsc = spawner.spawn(_SHELL, [*_GATED, *self._command(spec)], [stdin, stdout, stderr, gate])
             self._kept.callback(os.close, self._runsc.pidfd)
             if self._group is not None:
                 self._group.add(self._runsc.pid)
             os.write(release, b"\n")
 
-    def _command(self, *, uds: bool) -> list[str]:
+    def _command(self, spec: LaunchSpec) -> list[str]:
         setup = self._setup
+        rootless = setup.ids.outside is None
         return [
             *([str(_SET_PRIVILEGES), "--pdeathsig", "KILL"] if setup.dies_with_parent else []),
             str(setup.runsc),
@@ -127,8 +127,12 @@ class GvisorSandbox:
             "--ignore-cgroups",  # they are made here, the same way for every rung
             "--overlay2=none",  # files are to reach the workspace, not gVisor's memory
             "--file-access-mounts=shared",  # the host moves files in and out while it runs
-            *(["--host-uds=open"] if uds else []),
-            *(["--rootless"] if setup.ids.outside is None else []),
+            "--oci-seccomp",
+            # Opening a file to truncate it empties it on a read-only mount, too, where gVisor's kernel has files open itself (seen in
+            # 20240729). It must not have any that are its user's and not to be changed.
+            f"--directfs={str(spec.writable and not rootless).lower()}",
+            *(["--host-uds=open"] if spec.relay_port is not None else []),
+            *(["--rootless"] if rootless else []),
             "run",
             f"--bundle={self._directory}",
             _NAME,

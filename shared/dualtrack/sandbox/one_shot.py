@@ -19,7 +19,7 @@ class OneShot:
 
     def __init__(self, sessions: Sessions, limits: SandboxLimits, *, name: str = "one-shot", template: str = "default") -> None:
         """Takes where sessions are claimed, and the limits that `check` runs under."""
-        self.name: Final = name
+        self.name = name
         self._sessions = sessions
         self._limits = limits
         self._template = template
