@@ -40,6 +40,10 @@ def open_rung(name: RungName, settings: SandboxSettings, limits: SandboxLimits) 
         from dualtrack.sandbox.bubblewrap import BubblewrapRung
 
         return BubblewrapRung(settings, limits)
+    if name is RungName.GVISOR:
+        from dualtrack.sandbox.gvisor import GvisorRung
+
+        return GvisorRung(settings, limits)
     raise SandboxUnavailable(f"There is no driver for the rung {name.value} in this version.")
 
 

@@ -114,9 +114,9 @@ class GvisorRung:
         removed: list[str] = []
         for parent in self._groups().parents():
             removed += remove_leftovers(parent)
-        if self._process is not None or shutil.which("runsc") is not None:
-            removed += [f"gVisor sandboxes of process {name}" for name in self._directory().sweep()]
-        return removed
+        runsc = _find_runsc()
+        dead = self._directory().sweep(lambda directory: end_processes_below(directory, runsc, _GONE_S))
+        return [*removed, *(f"gVisor sandboxes of process {name}" for name in dead)]
 
     def close(self) -> None:
         """Remove this process's directory; its sandboxes must have ended. Done at its exit as well."""
@@ -141,10 +141,9 @@ class GvisorRung:
         with self._lock:
             if self._process is None:
                 base = self._settings.workspaces.absolute() / _DIRECTORY
-                runsc = _find_runsc()
                 try:
                     self._settings.workspaces.mkdir(mode=0o711, parents=True, exist_ok=True)
-                    self._process = ProcessDirectory(base, before_removal=lambda path: end_processes_below(path, runsc, _GONE_S))
+                    self._process = ProcessDirectory(base)
                 except OSError as error:
                     raise SandboxUnavailable(
                         f"The directory {base} for gVisor's sandboxes can't be used: {error}. Set DUALTRACK_SANDBOX__WORKSPACES to one of "

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dualtrack.sandbox.container_seccomp import gvisor_profile
-from dualtrack.sandbox.rung import LaunchSpec, Mount
+from dualtrack.sandbox.rung import WORKSPACE, LaunchSpec, Mount
 from dualtrack.sandbox.system_view import ETC, GROUP, PASSWD, SANDBOX_ID, SHM_BYTES, SYSTEM_DIRECTORIES, TMP_BYTES, environment
 
 AGENT_DESCRIPTORS: Final = 4096
@@ -119,7 +119,7 @@ def config(root: Path, ids: Ids, interpreter: Path | None, spec: LaunchSpec, arg
         {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "noexec", "mode=755"]},
         _tmpfs("/dev/shm", SHM_BYTES),  # noqa: S108 - the sandbox's own
         _tmpfs("/tmp", TMP_BYTES),  # noqa: S108 - the sandbox's own
-        _bind(spec.workspace, "/workspace", writable=spec.writable),
+        _bind(spec.workspace, WORKSPACE, writable=spec.writable),
     ]
     document: dict[str, Any] = {
         "ociVersion": _OCI_VERSION,
@@ -130,7 +130,7 @@ def config(root: Path, ids: Ids, interpreter: Path | None, spec: LaunchSpec, arg
             "terminal": False,
             "user": {"uid": ids.inside, "gid": ids.inside, "additionalGids": []},
             "args": list(argv),
-            "cwd": "/workspace",
+            "cwd": WORKSPACE,
             "env": [f"{name}={value}" for name, value in environment(interpreter, spec.environment).items()],
             "capabilities": {name: [] for name in _CAPABILITY_SETS},
             "noNewPrivileges": True,

@@ -19,7 +19,7 @@ from dualtrack.objects.process_dir import remove_in
 from dualtrack.sandbox.cgroups import CgroupSupport
 from dualtrack.sandbox.gvisor_bundle import Ids, config, make_mount_points, system_mounts
 from dualtrack.sandbox.gvisor_processes import end_processes_below, processes_below
-from dualtrack.sandbox.rung import Counters, Enforced, LaunchSpec, Mount
+from dualtrack.sandbox.rung import WORKSPACE, Counters, Enforced, LaunchSpec, Mount
 from dualtrack.sandbox.sandbox_group import SandboxGroup
 from dualtrack.sandbox.spawner import Spawned, Spawner
 
@@ -60,6 +60,7 @@ class GvisorSandbox:
     """`rung.Launched` by runsc. Its kernel and file server end with the runsc process that started them."""
 
     own_processes = True
+    inside = WORKSPACE
 
     def __init__(self, setup: Setup, spawner: Spawner, spec: LaunchSpec, argv: Sequence[str], mounts: Sequence[Mount] = ()) -> None:
         """Start `argv` in a sandbox, in its control groups before anything of it runs.
