@@ -1,33 +1,32 @@
-"""gVisor passes the sandbox contract."""
+"""gVisor passes the contracts of sandboxes and of sessions."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from functools import cache
+import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
 from dualtrack.domain.limits import SandboxLimits
+from dualtrack.sandbox.access import give_workspace
 from dualtrack.sandbox.cgroups import detect
 from dualtrack.sandbox.gvisor import GvisorRung
-from dualtrack.sandbox.port import Sandbox
+from dualtrack.sandbox.one_shot import OneShot
+from dualtrack.sandbox.port import Command, Outcome, Sandbox
+from dualtrack.sandbox.sessions import Sessions
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.contracts.sandbox import SandboxContract
-from dualtrack.testing.rung_sandbox import OwnedOneShot, SharedShot
+from dualtrack.testing.contracts.sessions import SessionContract, SessionLimitsContract, SessionPythonContract
 from dualtrack.testing.rung_sessions import RungSessions
 from dualtrack.testing.sandbox import sandbox_workspace
 
 INSTALL = Path(__file__).parents[2] / "scripts" / "install-runsc"
-SHARING = frozenset({"test_escape", "test_no_setuid_file_is_left"})
-"""Tests whose commands may share a session."""
 
 
-@cache
 def runsc_missing() -> str:
     """Why there is no runsc here; empty if there is one. Where it can be installed, it is, and anything else is a failure."""
     done = subprocess.run([INSTALL], capture_output=True, text=True, check=False, timeout=300)
@@ -36,30 +35,76 @@ def runsc_missing() -> str:
     return done.stderr.strip() if done.returncode else ""
 
 
+@pytest.fixture(scope="module")
+def gvisor() -> Iterator[Sessions]:
+    if reason := runsc_missing():
+        pytest.skip(reason)
+    with sandbox_workspace() as folder:
+        folder.chmod(0o711)
+        rung = GvisorRung(SandboxSettings(workspaces=folder), SandboxLimits())
+        sessions = RungSessions(rung, folder)
+        yield sessions
+        sessions.close()
+        rung.close()
+
+
+class OwnedOneShot(OneShot):
+    """Gives the workspace to the sandbox's user first, as the pool does."""
+
+    def run(self, command: Command, workspace: Path, limits: SandboxLimits, cancel: threading.Event) -> Outcome:
+        if os.geteuid() == 0 and workspace.is_dir():
+            give_workspace(workspace, SandboxSettings().uid)
+        return super().run(command, workspace, limits, cancel)
+
+
 class TestGvisor(SandboxContract):
-    known_gaps: ClassVar[Mapping[str, str]] = {
-        "terminal_injection": "there is no terminal to inject into",
-        "host_disks": "there are none to be seen",
-    }
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def sandboxes(cls) -> Iterator[tuple[Sandbox, Sandbox]]:
-        if reason := runsc_missing():
-            pytest.skip(reason)
-        with sandbox_workspace() as folder:
-            folder.chmod(0o711)
-            rung = GvisorRung(SandboxSettings(workspaces=folder), SandboxLimits())
-            sessions = RungSessions(rung, folder)
-            yield OwnedOneShot(sessions, SandboxLimits(), name="gvisor"), SharedShot(sessions, "gvisor")
-            sessions.close()
-            rung.close()
-
     @pytest.fixture
-    def sandbox(self, sandboxes: tuple[Sandbox, Sandbox], request: pytest.FixtureRequest) -> Sandbox:
-        alone, shared = sandboxes
-        return shared if request.node.originalname in SHARING else alone
+    def sandbox(self, gvisor: Sessions) -> Sandbox:
+        return OwnedOneShot(gvisor, SandboxLimits(), name="gvisor")
 
     @pytest.fixture
     def counts_memory(self) -> bool:
         return detect().memory is not None
+
+    def test_nothing_escapes(self, sandbox: Sandbox) -> None:
+        """Sessions have the escape suite to themselves (`make sandbox-escapes`): some attempts end the agent, which is no outcome."""
+
+
+class Gvisor:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def sessions(cls, gvisor: Sessions) -> Sessions:
+        return gvisor
+
+    @pytest.fixture
+    def counts_memory(self) -> bool:
+        return detect().memory is not None
+
+    @pytest.fixture
+    def counts_processes(self) -> bool:
+        return False
+
+
+class TestGvisorSessions(Gvisor, SessionContract):
+    pass
+
+
+class TestGvisorPython(Gvisor, SessionPythonContract):
+    pass
+
+
+class TestGvisorLimits(Gvisor, SessionLimitsContract):
+    def test_memory_of_a_child_is_told(self, fresh: Session, counts_memory: bool) -> None:
+        """To the machine's kernel all memory inside is that of one process, gVisor's kernel: the whole sandbox ends."""
+        if not counts_memory:
+            pytest.skip("nothing counts it")
+        outcome = runner(fresh)("sh", "-c", "python3 -c \"x = b'x' * (900 << 20)\"; echo on")
+        assert (outcome.ended, outcome.note) == (Ended.MEMORY, "killed: memory limit 512 MiB")
+        assert fresh.ended is EndReason.LIMIT
+
+    def test_nothing_of_the_agent_can_be_reached_through_proc(self, fresh: Session) -> None:
+        """gVisor knows no processes that can't be dumped: the agent's memory is closed to others, its descriptors are not."""
+        outcome = runner(fresh)("sh", "-c", "head -c 10 /proc/$PPID/mem; cat /proc/$PPID/environ")
+        assert b"Permission denied" in outcome.stderr
+        given = {item.split(b"=")[0] for item in outcome.stdout.split(b"\0") if item}
+        assert given == {b"PATH", b"HOME", b"LANG", b"TMPDIR"}

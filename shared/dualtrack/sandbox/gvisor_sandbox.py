@@ -60,7 +60,7 @@ class GvisorSandbox:
     """`rung.Launched` by runsc. Its kernel and file server end with the runsc process that started them."""
 
     own_processes = True
-    inside = WORKSPACE
+    inside: str = WORKSPACE
 
     def __init__(self, setup: Setup, spawner: Spawner, spec: LaunchSpec, argv: Sequence[str], mounts: Sequence[Mount] = ()) -> None:
         """Start `argv` in a sandbox, in its control groups before anything of it runs.
