@@ -16,11 +16,11 @@ from dualtrack.sandbox.access import give_workspace
 from dualtrack.sandbox.cgroups import detect
 from dualtrack.sandbox.gvisor import GvisorRung
 from dualtrack.sandbox.one_shot import OneShot
-from dualtrack.sandbox.port import Command, Outcome, Sandbox
-from dualtrack.sandbox.sessions import Sessions
+from dualtrack.sandbox.port import Command, Ended, Outcome, Sandbox
+from dualtrack.sandbox.sessions import EndReason, Session, Sessions
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.contracts.sandbox import SandboxContract
-from dualtrack.testing.contracts.sessions import SessionContract, SessionLimitsContract, SessionPythonContract
+from dualtrack.testing.contracts.sessions import SessionContract, SessionLimitsContract, SessionPythonContract, runner
 from dualtrack.testing.rung_sessions import RungSessions
 from dualtrack.testing.sandbox import sandbox_workspace
 
