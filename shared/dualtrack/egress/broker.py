@@ -7,7 +7,7 @@ import binascii
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -55,9 +55,9 @@ class Filled:
         echoes: what a server must not give back, and what it is replaced by.
     """
 
-    headers: list[tuple[bytes, bytes]]
+    headers: list[tuple[bytes, bytes]] = field(repr=False)
     names: tuple[str, ...]
-    echoes: Mapping[bytes, bytes]
+    echoes: Mapping[bytes, bytes] = field(repr=False)
 
 
 class Broker:

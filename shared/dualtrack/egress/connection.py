@@ -82,7 +82,7 @@ class Connection:
             dialled: a connection to that place which is open already.
         """
         limits = self._session.limits
-        client = Peer(h11.SERVER, stream, self._clock, limits.head_bytes, first=first)
+        client = Peer(h11.SERVER, stream, self._clock, limits.head_bytes, first=first, count=self._session.meter.heard)
         waiting = [dialled] if dialled is not None else []
         upstream = Upstream(
             lambda origin: self._connected(origin, waiting.pop() if waiting else None), self._session.meter, self._clock, limits

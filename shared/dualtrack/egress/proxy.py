@@ -158,6 +158,7 @@ class EgressProxy:
                 if self._closed:
                     return
                 continue
+            self._meter.heard()
             thread = threading.Thread(target=self._serve, args=(sock,), name="egress", daemon=True)
             with self._lock:
                 full = len(self._threads) >= self._limits.connections
