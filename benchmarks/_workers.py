@@ -1,22 +1,19 @@
 """A planner or executor process whose model and sandbox answer at once: what is left is the platform's own cost."""
 
 import argparse
-import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from dualtrack import bootstrap
-from dualtrack.domain.limits import SandboxLimits
 from dualtrack.domain.tool import ProposedCall
 from dualtrack.domain.usage import Usage
-from dualtrack.engine.executor import Executor
+from dualtrack.engine.executor import open_executor
 from dualtrack.engine.planner import Planner
 from dualtrack.models.port import Decision, DecisionRequest, ModelInfo, Summary, SummaryRequest
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.queues.celery_app import create_app, run_worker
 from dualtrack.queues.port import Task
-from dualtrack.sandbox.port import Command, Ended, Outcome
+from dualtrack.testing.sessions import FakeSessions, completed
 
 
 class InstantModel:
@@ -47,16 +44,9 @@ class InstantModel:
         raise NotImplementedError
 
 
-class InstantSandbox:
-    """Says "ok" to every command."""
-
-    name = "instant"
-
-    def check(self) -> None:
-        """It works."""
-
-    def run(self, command: Command, workspace: Path, limits: SandboxLimits, cancel: threading.Event) -> Outcome:
-        return Outcome(Ended.EXITED, 0, None, b"ok", b"", 0, 0, 0.0)
+def instant_sessions() -> FakeSessions:
+    """Sandboxes that say "ok" to every command."""
+    return FakeSessions(lambda _: completed(b"ok"))
 
 
 def main() -> None:
@@ -71,8 +61,8 @@ def main() -> None:
             app = create_app(settings.broker, Task.PLAN, Planner(worker, InstantModel()).advance)
             run_worker(app, settings.broker, Task.PLAN, settings.workers.planner_threads)
         else:
-            with Workdirs(settings.sandbox) as workdirs:
-                app = create_app(settings.broker, Task.EXECUTE, Executor(worker, InstantSandbox(), workdirs).run)
+            with Workdirs(settings.sandbox) as workdirs, open_executor(worker, instant_sessions(), workdirs) as executor:
+                app = create_app(settings.broker, Task.EXECUTE, executor.run)
                 run_worker(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads)
     bootstrap.close(runtime)
     flush()

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from sqlalchemy import text
 
 from benchmarks._systems import cpu_s
-from benchmarks._workers import InstantModel, InstantSandbox
+from benchmarks._workers import InstantModel, instant_sessions
 from dualtrack.db import events, jobs, migrate
 from dualtrack.db.engine import Database
 from dualtrack.domain.job import Job
@@ -102,7 +102,7 @@ def main() -> None:
         migrate.upgrade(database)
         with Workdirs(SandboxSettings(workspaces=Path(folder) / "workspaces")) as workdirs:
             store = FolderStore(Path(folder) / "objects")
-            stepper = Stepper(database, store, InstantModel(), InstantSandbox(), workdirs, limits)
+            stepper = Stepper(database, store, InstantModel(), instant_sessions(), workdirs, limits)
             with stepper.present():
 
                 def cpu() -> float:

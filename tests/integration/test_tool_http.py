@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +14,7 @@ from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.tool import Effect
 from dualtrack.net.addresses import AllowList
 from dualtrack.settings import ToolSettings
+from dualtrack.testing.bench import FakeBench
 from dualtrack.tools.factory import open_registry
 from dualtrack.tools.http import HttpRequest
 from dualtrack.tools.port import ToolContext
@@ -81,7 +81,7 @@ def tool(server: Server) -> HttpRequest:
 
 
 def context(cancel: threading.Event | None = None) -> ToolContext:
-    return ToolContext(Path("/nowhere"), None, PlatformLimits(), cancel or threading.Event(), str, "call_7")  # type: ignore[arg-type]
+    return ToolContext(FakeBench(), PlatformLimits(), cancel or threading.Event(), str, "call_7")
 
 
 def test_a_request_carries_the_calls_key(tool: HttpRequest, server: Server) -> None:

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import pytest
 
 from dualtrack.domain.errors import NotFound, ObjectMissing, SandboxFailed
 from dualtrack.domain.limits import PlatformLimits, SandboxLimits
 from dualtrack.sandbox.outcome import outcome_of, size_text
-from dualtrack.sandbox.port import Command, Ended, Outcome
+from dualtrack.sandbox.port import Ended, Outcome
 from dualtrack.sandbox.streams import Pumped, Stream
-from dualtrack.testing.sandbox import FakeSandbox, completed
+from dualtrack.sandbox.sessions import PythonCell
+from dualtrack.testing.bench import FakeBench
+from dualtrack.testing.sessions import completed
 from dualtrack.tools.port import ToolContext
 from dualtrack.tools.registry import Registry
 from dualtrack.tools.rendering import command_result
@@ -19,13 +20,13 @@ LIMITS = PlatformLimits()
 registry = Registry()
 
 
-def context(*answers: object, limits: PlatformLimits = LIMITS, observations: dict[str, str] | None = None) -> ToolContext:
+def context(*answers: Outcome | Exception, limits: PlatformLimits = LIMITS, observations: dict[str, str] | None = None) -> ToolContext:
     def read(call_id: str) -> str:
         if call_id not in (observations or {}):
             raise NotFound("no such call")
         return (observations or {})[call_id]
 
-    return ToolContext(Path("/nowhere"), FakeSandbox(answers), limits, threading.Event(), read, "call_0")  # type: ignore[arg-type]
+    return ToolContext(FakeBench(answers), limits, threading.Event(), read, "call_0")
 
 
 def outcome(stopped: Ended | None, exit_code: int | None, *, out_of_memory: bool = False) -> Outcome:
@@ -126,27 +127,21 @@ def test_sizes() -> None:
     assert [size_text(n) for n in (0, 1023, 1536, 20 * 1024 * 1024, 1 << 30)] == ["0 B", "1023 B", "1.5 KiB", "20 MiB", "1024 MiB"]
 
 
-def test_python_gets_its_code_by_stdin_and_a_shorter_time() -> None:
-    seen: list[object] = []
-
-    def answer(command: Command, workspace: Path, limits: SandboxLimits, cancel: threading.Event) -> Outcome:
-        seen.append((command.stdin, limits.wall_time_s, command.writable))
-        return completed()
-
-    result = registry.tool("execute_python").run({"code": "x = 1", "timeout_s": 3}, context(answer))
-    assert seen == [(b"x = 1", 3.0, True)]
+@pytest.mark.parametrize(("session", "persistent"), [({}, False), ({"session": "fresh"}, False), ({"session": "persistent"}, True)])
+def test_python_gets_its_code_and_a_shorter_time(session: dict[str, str], *, persistent: bool) -> None:
+    bench = FakeBench([completed()])
+    tool = registry.tool("execute_python")
+    arguments = {"code": "x = 1", "timeout_s": 3} | session
+    assert registry.validate(tool.spec, arguments) is None
+    result = tool.run(arguments, ToolContext(bench, LIMITS, threading.Event(), str, "call_0"))
+    assert [(what, limits.wall_time_s) for what, limits in bench.asked] == [(PythonCell("x = 1", persistent=persistent), 3.0)]
     assert "print()" in result.observation.text
 
 
 def test_a_call_can_not_take_longer_than_the_platform_allows() -> None:
-    seen: list[object] = []
-
-    def answer(command: Command, workspace: Path, limits: SandboxLimits, cancel: threading.Event) -> Outcome:
-        seen.append(limits.wall_time_s)
-        return completed()
-
-    registry.tool("shell").run({"command": "true", "timeout_s": 80_000}, context(answer))
-    assert seen == [LIMITS.sandbox.wall_time_s]
+    bench = FakeBench([completed()])
+    registry.tool("shell").run({"command": "true", "timeout_s": 80_000}, ToolContext(bench, LIMITS, threading.Event(), str, "call_0"))
+    assert [limits.wall_time_s for _, limits in bench.asked] == [LIMITS.sandbox.wall_time_s]
 
 
 @pytest.mark.parametrize("tool", ["read_file", "write_file", "edit_file", "list_files", "search_files", "save_artifact"])
@@ -155,14 +150,14 @@ def test_paths_outside_the_workspace_never_reach_the_sandbox(tool: str, path: st
     given = context()
     result = registry.tool(tool).run({"path": path, "content": "", "old": "a", "new": "b", "pattern": "x"}, given)
     assert result.observation.ok is False
-    assert given.sandbox.commands == []  # type: ignore[attr-defined]
+    assert given.bench.asked == []  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("tool", ["read_file", "list_files", "search_files", "save_artifact"])
 def test_pure_tools_see_a_read_only_workspace(tool: str) -> None:
     given = context(completed(b"1"))
     registry.tool(tool).run({"path": "a", "pattern": "x"}, given)
-    assert [command.writable for command in given.sandbox.commands] == [False]  # type: ignore[attr-defined]
+    assert [command.writable for command, _ in given.bench.asked] == [False]  # type: ignore[attr-defined]
 
 
 def test_a_broken_helper_is_our_failure_not_an_observation() -> None:
@@ -195,7 +190,7 @@ def test_a_long_result_that_is_gone_is_told_without_its_key() -> None:
     def read(call_id: str) -> str:
         raise ObjectMissing(f"There is no object 'observations/ten_1/{call_id}'.")
 
-    given = ToolContext(Path("/nowhere"), FakeSandbox(), LIMITS, threading.Event(), read, "call_0")
+    given = ToolContext(FakeBench(), LIMITS, threading.Event(), read, "call_0")
     observation = registry.tool("read_artifact").run({"call_id": "call_1"}, given).observation
     assert observation.ok is False
     assert observation.text == "The long result of call 'call_1' is missing from the object store: make the call again."

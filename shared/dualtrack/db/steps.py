@@ -16,6 +16,7 @@ from dualtrack.db.tables import artifacts, calls, jobs, steps
 from dualtrack.domain.errors import NotFound, StaleAttempt
 from dualtrack.domain.lifecycle import CALL_TERMINAL, CallStatus
 from dualtrack.domain.step import Artifact, Call, Step
+from dualtrack.domain.tool import DELEGATE_TOOL, Effect
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Held
 
@@ -37,6 +38,20 @@ _CALLS: Final = Prepared(
     )
 )
 _ONE_CALL: Final = Prepared(lambda: select(calls).where(calls.c.id == given("call")))
+_LATEST_CHANGE: Final = Prepared(
+    lambda: (
+        select(calls.c.id)
+        .where(
+            calls.c.job_id == given("of_job"),
+            calls.c.effect == Effect.WORKSPACE.value,
+            calls.c.tool != DELEGATE_TOOL,  # done by child jobs
+            calls.c.finished_at.is_not(None),
+            calls.c.started_at.is_not(None),
+        )
+        .order_by(calls.c.step.desc(), calls.c.position.desc())
+        .limit(1)
+    )
+)
 _OPEN_CALLS: Final = Prepared(
     lambda: select(calls).where(_of_last_step(given("of_job")), calls.c.finished_at.is_(None)).order_by(calls.c.step, calls.c.position)
 )
@@ -93,6 +108,12 @@ def call(tx: Transaction, call_id: str, *, job_id: str | None = None) -> Call:
     if row is None or job_id not in {None, row.job_id}:
         raise NotFound(f"There is no call {call_id!r} in this job.", param="call_id")
     return call_of(row)
+
+
+def latest_change(tx: Transaction, job_id: str) -> str | None:
+    """The last call of a job that an executor has recorded and that may have changed the workspace."""
+    row = _LATEST_CHANGE.run(tx, {"of_job": job_id}).fetchone()
+    return None if row is None else str(row.id)
 
 
 def readable_call(tx: Transaction, call_id: str, *, job_id: str) -> Call:

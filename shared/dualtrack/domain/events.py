@@ -33,6 +33,8 @@ class EventType(StrEnum):
     """through_step, summary: stands in the model's context for the steps up to it; model that wrote it (empty: none), usage, attempt"""
     CALL_STARTED = "call.started"
     """call_id, step, tool, attempt"""
+    CALL_OUTPUT = "call.output"
+    """call_id, step, tool, attempt, channel, offset in bytes, skipped (bytes before it that are not shown), text: a view while it runs"""
     CALL_FINISHED = "call.finished"
     """call_id, step, tool, ok, observation, truncated, attempt, wall_s, workspace, details"""
     CALL_RETRYING = "call.retrying"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mimetypes
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from opentelemetry.trace import SpanKind, Status, StatusCode
@@ -19,9 +18,7 @@ from dualtrack.domain.errors import (
     DatabaseUnavailable,
     DualtrackError,
     InternalFault,
-    InvalidPath,
     NotFound,
-    ObjectMissing,
     StaleAttempt,
 )
 from dualtrack.domain.events import EventType, NewEvent
@@ -32,43 +29,46 @@ from dualtrack.domain.policies import backoff, gives_up
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
 from dualtrack.domain.text import storable
-from dualtrack.domain.tool import Effect, Observation
+from dualtrack.domain.tool import Effect
 from dualtrack.engine import doorbells, flow, ledger, notices, observations, stumbles
+from dualtrack.engine.call_output import OutputEvents
+from dualtrack.engine.call_work import CallWork, Done
 from dualtrack.engine.ending import end_job, finish_stop
 from dualtrack.engine.leases import Lease
+from dualtrack.engine.places import Places
 from dualtrack.engine.recording import persistently
 from dualtrack.engine.runtime import WorkerRuntime
 from dualtrack.faults import Fault, point
 from dualtrack.objects.workdirs import Workdirs
-from dualtrack.objects.workspace import FileEntry, WorkspaceStore, WorkspaceTooLarge
-from dualtrack.sandbox.port import Sandbox
+from dualtrack.objects.workspace import FileEntry
+from dualtrack.sandbox.sessions import Sessions
 from dualtrack.telemetry import genai, tracing
 from dualtrack.together import Together
-from dualtrack.tools.port import ArtifactRequest, ToolContext, ToolResult
+from dualtrack.tools.port import ArtifactRequest
 
 _LOG: Final = logging.getLogger(__name__)
-_SKIPPED_SHOWN: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """What a call did, ready to be recorded."""
+@contextlib.contextmanager
+def open_executor(worker: WorkerRuntime, sessions: Sessions, workdirs: Workdirs) -> Iterator[Executor]:
+    """An executor with the threads it needs beside those that call it."""
+    database = worker.base.database
 
-    result: ToolResult
-    workspace: str | None
-    artifacts: tuple[tuple[ArtifactRequest, FileEntry], ...]
-    observation_key: str | None
-    wall_s: float
+    def finished(job_ids: list[str]) -> set[str]:
+        with database.transaction() as tx:
+            return {job_id for job_id, (_, over) in events.heads(tx, job_ids).items() if over}
+
+    with Places(sessions, workdirs, worker.base.limits.sandbox, finished) as places, OutputEvents(database) as output:
+        yield Executor(worker, CallWork(worker.base, places, output))
 
 
 class Executor:
     """Runs tool calls. Thread-safe; holds no provider key and no state of any job but a cache of workspaces."""
 
-    def __init__(self, worker: WorkerRuntime, sandbox: Sandbox, workdirs: Workdirs) -> None:
+    def __init__(self, worker: WorkerRuntime, work: CallWork) -> None:
         self._worker = worker
         self._runtime = worker.base
-        self._sandbox = sandbox
-        self._workdirs = workdirs
+        self._work = work
         self._begins = Together(self._begin_together, shared=(DatabaseUnavailable,))
         self._ends = Together(self._end_together, shared=(DatabaseUnavailable,))
 
@@ -174,7 +174,7 @@ class Executor:
         ) as span:
             assert_no_transaction()
             try:
-                done = self._work(job, call, lease)
+                done = self._work.do(job, call, lease)
                 if not done.result.observation.ok:
                     span.set_status(Status(StatusCode.ERROR, "the command failed"))
                 persistently(lambda: self._settle(job, call, lease, done), lease, self._runtime.limits.lease_s)
@@ -190,7 +190,7 @@ class Executor:
                 span.set_status(Status(StatusCode.ERROR, type(error).__name__))
                 self._record_failure(job, call, InternalFault(f"{type(error).__name__} in the executor; see its log."))
 
-    def _settle(self, job: Job, call: Call, lease: Lease, done: _Done) -> None:
+    def _settle(self, job: Job, call: Call, lease: Lease, done: Done) -> None:
         """Write the outcome down, or, where the job was told to stop meanwhile, that the call was cancelled."""
         if lease.cancel.is_set() and not lease.lost:
             with self._runtime.database.transaction() as tx:
@@ -198,70 +198,7 @@ class Executor:
         else:
             self._record(job, call, done)
 
-    def _work(self, job: Job, call: Call, lease: Lease) -> _Done:
-        store = WorkspaceStore(self._runtime.store, job.tenant_id, self._runtime.limits)
-        tool = self._runtime.registry.tool(call.tool)
-        started = time.monotonic()
-        with self._workdirs.lease(job.id, shared=call.effect is Effect.PURE) as directory:
-            with self._workdirs.exclusive(directory):
-                store.restore(job.workspace, directory.path, owner=directory.owner)
-                directory.size = store.manifest(job.workspace).size
-            context = ToolContext(
-                workspace=directory.path,
-                sandbox=self._sandbox,
-                limits=self._runtime.limits,
-                cancel=lease.cancel,
-                read_observation=lambda call_id: observations.read(self._runtime, job.id, call_id),
-                idempotency_key=call.id,
-            )
-            if call.effect is Effect.EXTERNAL:
-                point(Fault.EXTERNAL_INTEND, job.id)
-                ledger.begin(self._runtime, call)
-                point(Fault.EXTERNAL_SEND, job.id)
-            point(Fault.EXECUTOR_EFFECT, job.id)
-            result = tool.run(call.arguments, context)
-            point(Fault.EXECUTOR_EFFECTED, job.id)
-            if call.effect is Effect.EXTERNAL:
-                point(Fault.EXTERNAL_SENT, job.id)
-            workspace = job.workspace
-            if call.effect is Effect.WORKSPACE and not lease.cancel.is_set():
-                try:
-                    snapshot = store.snapshot(directory.path, job.workspace)
-                    workspace = snapshot.digest
-                    directory.size = snapshot.bytes
-                    point(Fault.EXECUTOR_SNAPSHOT, job.id)
-                    result = _with_skipped(result, snapshot.skipped)
-                except WorkspaceTooLarge as error:
-                    directory.size = self._runtime.limits.workspace_bytes  # or more: it goes with the next restore
-                    note = f"{result.observation.text}\n\nThe call's changes were undone: {error.message}"
-                    result = ToolResult(Observation(ok=False, text=note), details=dict(result.details) | {"undone": error.code})
-        result, kept = self._artifacts(store, workspace, result)
-        text = storable(result.observation.text)
-        result = replace(result, observation=replace(result.observation, text=text), details=storable(result.details))
-        key = None
-        if len(text) > self._runtime.limits.observation_chars:
-            key = observations.key(job.tenant_id, job.id, call.id, call.attempt)
-            self._runtime.store.put(key, text.encode(), content_type="text/plain; charset=utf-8")
-            point(Fault.EXECUTOR_OBSERVATION, job.id)
-        return _Done(result, workspace, kept, key, time.monotonic() - started)
-
-    def _artifacts(
-        self, store: WorkspaceStore, workspace: str | None, result: ToolResult
-    ) -> tuple[ToolResult, tuple[tuple[ArtifactRequest, FileEntry], ...]]:
-        """The files a call wants kept, as the snapshot has them; a file that is not there is told to the agent."""
-        kept = []
-        for request in result.artifacts:
-            try:
-                entry = store.entry(workspace, request.path)
-            except (ObjectMissing, InvalidPath) as error:
-                return ToolResult(Observation(ok=False, text=f"Not saved: {error.message}"), details=result.details), ()
-            if entry.size > self._runtime.limits.artifact_bytes:
-                text = f"Not saved: {request.path} has {entry.size} bytes; an artifact may have {self._runtime.limits.artifact_bytes}."
-                return ToolResult(Observation(ok=False, text=text), details=result.details), ()
-            kept.append((request, entry))
-        return result, tuple(kept)
-
-    def _record(self, job: Job, call: Call, done: _Done) -> None:
+    def _record(self, job: Job, call: Call, done: Done) -> None:
         observation = done.result.observation
         preview = observations.preview(observation.text, call.id, self._runtime.limits.observation_chars)
         data: dict[str, Any] = {
@@ -372,13 +309,3 @@ class Executor:
             events.append(tx, job.id, NewEvent(EventType.CALL_RETRYING, data | {"attempt": call.attempt, "retry_in_s": round(pause, 2)}))
             if now.hold is not None:  # nobody has to wait for the end of the pause
                 flow.go_on(tx, self._runtime, now)
-
-
-def _with_skipped(result: ToolResult, skipped: Sequence[tuple[str, str]]) -> ToolResult:
-    """The result, with a word on what the workspace does not keep for the next call."""
-    if not skipped:
-        return result
-    shown = "; ".join(f"{path!r} ({reason})" for path, reason in skipped[:_SKIPPED_SHOWN])
-    more = f" and {len(skipped) - _SKIPPED_SHOWN} more" if len(skipped) > _SKIPPED_SHOWN else ""
-    text = f"{result.observation.text}\n[not kept for later calls: {shown}{more}]"
-    return replace(result, observation=replace(result.observation, text=text))

@@ -21,7 +21,7 @@ from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.policy import PolicyRule
 from dualtrack.domain.step import Step
 from dualtrack.engine import intake
-from dualtrack.engine.executor import Executor
+from dualtrack.engine.executor import open_executor
 from dualtrack.engine.leases import Leases
 from dualtrack.engine.planner import Planner
 from dualtrack.engine.runtime import Runtime, WorkerRuntime
@@ -30,7 +30,7 @@ from dualtrack.models.port import ModelGateway
 from dualtrack.objects.port import ObjectStore
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.queues.port import Task
-from dualtrack.sandbox.port import Sandbox
+from dualtrack.sandbox.sessions import Sessions
 from dualtrack.tools.registry import Registry
 
 
@@ -73,7 +73,7 @@ class Stepper:
         database: Database,
         store: ObjectStore,
         gateway: ModelGateway,
-        sandbox: Sandbox,
+        sessions: Sessions,
         workdirs: Workdirs,
         limits: PlatformLimits,
         registry: Registry | None = None,
@@ -85,7 +85,7 @@ class Stepper:
         self.leases = Leases(database, self.presence, limits)
         worker = WorkerRuntime(self.runtime, self.presence, self.leases)
         self.planner = Planner(worker, gateway)
-        self.executor = Executor(worker, sandbox, workdirs)
+        self._open_executor = open_executor(worker, sessions, workdirs)
         self.scheduler = Scheduler(self.runtime, tick_s=1)
         with database.transaction() as tx:
             self.tenant_id = tenants.ensure_tenant(tx)
@@ -95,7 +95,8 @@ class Stepper:
         """Alive for the time of the block: heartbeats beat, the presence is held."""
         self.leases.start()
         try:
-            yield self
+            with self._open_executor as self.executor:
+                yield self
         finally:
             self.leases.stop()
 

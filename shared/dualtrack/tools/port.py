@@ -5,21 +5,32 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
-from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.limits import PlatformLimits, SandboxLimits
 from dualtrack.domain.tool import Observation, ToolSpec
-from dualtrack.sandbox.port import Sandbox
+from dualtrack.sandbox.port import Command, Outcome
+from dualtrack.sandbox.sessions import PythonCell
+
+
+class Bench(Protocol):
+    """The job's sandbox for the time of one call: its workspace is restored, and is saved after the call, by the engine."""
+
+    def run(self, command: Command, limits: SandboxLimits) -> Outcome:
+        """Run a command to its end, a limit, or the call's cancel. Raises `SandboxFailed`: nothing is known of the command."""
+        ...
+
+    def python(self, cell: PythonCell, limits: SandboxLimits) -> Outcome:
+        """The same for Python source."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a call may use. `workspace` is restored and is snapshot after the call by the engine, not by the tool."""
+    """What a call may use."""
 
-    workspace: Path
-    """Host directory of the job's workspace; host code must not follow what it finds there, so tools work inside the sandbox."""
-    sandbox: Sandbox
+    bench: Bench
+    """Host code must not follow what it finds in a workspace, so tools work inside the sandbox only."""
     limits: PlatformLimits
     cancel: threading.Event
     """Set when the job was cancelled or the claim was lost: stop at once."""

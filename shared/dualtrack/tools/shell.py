@@ -20,7 +20,8 @@ class Shell:
 
     spec = ToolSpec(
         "shell",
-        "Run a shell command in the workspace directory and return its output. No network.",
+        "Run a shell command in the workspace directory and return its output. What it starts in the background (`server > log 2>&1 &`) "
+        "goes on between calls. No network.",
         schema({"command": _COMMAND}, {"timeout_s": TIMEOUT}),
         Effect.WORKSPACE,
     )
@@ -28,9 +29,7 @@ class Shell:
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """See `Tool.run`."""
         command = Command(("sh", "-c", _START, "sh", arguments["command"]), env={"PYTHONDONTWRITEBYTECODE": "1"})
-        return command_result(
-            context.sandbox.run(command, context.workspace, limits_of(arguments, context), context.cancel), context.limits
-        )
+        return command_result(context.bench.run(command, limits_of(arguments, context)), context.limits)
 
 
 class Check(Shell):

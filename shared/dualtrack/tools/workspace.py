@@ -36,7 +36,7 @@ def ask(context: ToolContext, operation: str, *, writable: bool = False, **reque
         ("python3", "-I", "-S", "-c", _source()), stdin=json.dumps({"operation": operation, **request}).encode(), writable=writable
     )
     bounds = limits.model_copy(update={"wall_time_s": min(WALL_S, limits.wall_time_s)})
-    outcome = context.sandbox.run(command, context.workspace, bounds, context.cancel)
+    outcome = context.bench.run(command, bounds)
     if outcome.ended is not Ended.EXITED:
         return ToolResult(Observation(ok=False, text=f"[{outcome.note}]"), details=details_of(outcome))
     if outcome.exit_code not in {0, REFUSED}:

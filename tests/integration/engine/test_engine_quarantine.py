@@ -55,7 +55,7 @@ def test_a_suspect_call_is_run_elsewhere_and_by_whoever_is_that(make: Make, data
     stepper = make([shell("true"), finish()])
     quarantine = Recording(database)
     worker = WorkerRuntime(stepper.runtime, stepper.presence, stepper.leases, quarantine)
-    executor = Executor(worker, sandbox, stepper.executor._workdirs)
+    executor = Executor(worker, stepper.executor._work)
     job = stepper.submit()
     assert stepper.ring()
     (call,) = stepper.steps(job)[0].calls
@@ -73,4 +73,4 @@ def test_what_names_no_row_is_told(make: Make, database: Database, sandbox: Any)
     with pytest.raises(NotFound):
         Planner(worker, ScriptedModel([finish()])).advance("job_nobody")
     with pytest.raises(NotFound):
-        Executor(worker, sandbox, stepper.executor._workdirs).run("call_nobody")
+        Executor(worker, stepper.executor._work).run("call_nobody")

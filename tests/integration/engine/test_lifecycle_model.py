@@ -7,7 +7,6 @@ A few hundred steps by default; `TEST_LIFECYCLE=1000` for so many examples.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,12 +33,12 @@ from dualtrack.engine import ending, extension, forks, steering
 from dualtrack.engine.approvals import Decisions
 from dualtrack.models.port import DecisionRequest
 from dualtrack.objects.workdirs import Workdirs
-from dualtrack.sandbox.port import Command, Outcome
+from dualtrack.sandbox.port import Outcome
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.model_script import Script
 from dualtrack.testing.objects import MemoryStore
-from dualtrack.testing.sandbox import FakeSandbox, completed
 from dualtrack.testing.scripted_model import ScriptedModel
+from dualtrack.testing.sessions import Asked, FakeSessions, completed
 from dualtrack.testing.stepper import Stepper
 
 from .conftest import finish, shell
@@ -308,16 +307,15 @@ def machine(database: Database, scratch: Path) -> Iterator[type[Lifecycle]]:
     def script(request: DecisionRequest) -> Any:
         return Script.model_validate(SCRIPTS[request.task.split("\n")[0]])
 
-    class Sandbox(FakeSandbox):
-        def run(self, command: Command, workspace: Path, limits: Any, cancel: threading.Event) -> Outcome:
-            crash("executor")
-            return completed(b"")
+    def answer(asked: Asked) -> Outcome:
+        crash("executor")
+        return completed()
 
     # Nothing happens by itself: neither heartbeats nor looks at the connection, and no attempt is the last one.
     limits = PlatformLimits(heartbeat_s=1000, lease_s=3000, attempts=1000, same_failure=1000)
     gateway = ScriptedModel(script, on_decide=lambda _: crash("planner"))
     with Workdirs(SandboxSettings(workspaces=scratch)) as workdirs:
-        Machine.stepper = Stepper(database, MemoryStore(), gateway, Sandbox(), workdirs, limits)
+        Machine.stepper = Stepper(database, MemoryStore(), gateway, FakeSessions(answer), workdirs, limits)
         with Machine.stepper.present():
             yield Machine
 

@@ -1,0 +1,186 @@
+"""The work of one claimed call: its job's place made ready, the tool run there, what it left saved. Nothing is written to the database but
+an external call's intent and the events of output.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dualtrack.db import steps
+from dualtrack.domain.errors import InvalidPath, ObjectMissing
+from dualtrack.domain.job import Job
+from dualtrack.domain.limits import SandboxLimits
+from dualtrack.domain.step import Call
+from dualtrack.domain.text import storable
+from dualtrack.domain.tool import Effect, Observation
+from dualtrack.engine import ledger, observations
+from dualtrack.engine.call_output import CallOutput, OutputEvents
+from dualtrack.engine.leases import Lease
+from dualtrack.engine.places import Place, Places
+from dualtrack.engine.runtime import Runtime
+from dualtrack.faults import Fault, point
+from dualtrack.objects.blobs import BlobStore
+from dualtrack.objects.workspace import FileEntry, WorkspaceStore, WorkspaceTooLarge
+from dualtrack.sandbox.outcome import size_text
+from dualtrack.sandbox.port import Command, Outcome
+from dualtrack.sandbox.sessions import Channel, PythonCell, SessionRequest
+from dualtrack.tools.port import ArtifactRequest, ToolContext, ToolResult
+
+_SKIPPED_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a call did, ready to be recorded."""
+
+    result: ToolResult
+    workspace: str | None
+    artifacts: tuple[tuple[ArtifactRequest, FileEntry], ...]
+    observation_key: str | None
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """`tools.port.Bench` over a job's place."""
+
+    place: Place
+    request: SessionRequest
+    cancel: threading.Event
+    output: CallOutput
+
+    def run(self, command: Command, limits: SandboxLimits) -> Outcome:
+        return self.place.run(command, self.request, limits, self.cancel, self.output.take)
+
+    def python(self, cell: PythonCell, limits: SandboxLimits) -> Outcome:
+        return self.place.python(cell, self.request, limits, self.cancel, self.output.take)
+
+
+class CallWork:
+    """Does the work of calls. Thread-safe."""
+
+    def __init__(self, runtime: Runtime, places: Places, output: OutputEvents) -> None:
+        self._runtime = runtime
+        self._places = places
+        self._output = output
+
+    def do(self, job: Job, call: Call, lease: Lease) -> Done:
+        """Run the call's tool in the job's workspace, and store what it left.
+
+        Raises:
+            DualtrackError: our machinery failed; whatever the tool did in the workspace is undone before the next attempt.
+        """
+        store = WorkspaceStore(self._runtime.store, job.tenant_id, self._runtime.limits)
+        started = time.monotonic()
+        changes = call.effect is Effect.WORKSPACE
+        workspace = job.workspace
+        with (
+            self._places.lease(job.id, shared=call.effect is Effect.PURE) as place,
+            self._output.of(call, self._runtime.limits.sandbox) as output,
+        ):
+            place.prepare(store, job.workspace, (lambda: self._latest(job.id)) if changes else None)
+            context = self._context(job, call, lease, place, output)
+            if changes:
+                place.begin()
+            if call.effect is Effect.EXTERNAL:
+                point(Fault.EXTERNAL_INTEND, job.id)
+                ledger.begin(self._runtime, call)
+                point(Fault.EXTERNAL_SEND, job.id)
+            point(Fault.EXECUTOR_EFFECT, job.id)
+            result = self._runtime.registry.tool(call.tool).run(call.arguments, context)
+            point(Fault.EXECUTOR_EFFECTED, job.id)
+            if call.effect is Effect.EXTERNAL:
+                point(Fault.EXTERNAL_SENT, job.id)
+            if changes and not lease.cancel.is_set():
+                try:
+                    with place.standing_still() as directory:
+                        snapshot = store.snapshot(directory, job.workspace)
+                    workspace = snapshot.digest
+                    point(Fault.EXECUTOR_SNAPSHOT, job.id)
+                    place.done(workspace, call.id)
+                    result = _with_skipped(result, snapshot.skipped)
+                except WorkspaceTooLarge as error:
+                    note = f"The call's changes were undone: {error.message}"
+                    result = _with_lines(replace(result, observation=replace(result.observation, ok=False)), note)
+                    result = replace(result, details=dict(result.details) | {"undone": error.code})
+            if changes and (notice := place.take_notice()):
+                result = _with_lines(result, notice)
+            beyond = self._beyond(job, call, output)
+        result, kept = self._artifacts(store, workspace, result)
+        for request, entry in beyond:
+            result = _with_lines(result, f"[{request.description}: {request.name}, {size_text(entry.size)}]")
+        result, key = self._stored(job, call, result)
+        return Done(result, workspace, (*kept, *beyond), key, time.monotonic() - started)
+
+    def _context(self, job: Job, call: Call, lease: Lease, place: Place, output: CallOutput) -> ToolContext:
+        limits = self._runtime.limits
+        return ToolContext(
+            bench=_Bench(place, SessionRequest(limits.sandbox), lease.cancel, output),
+            limits=limits,
+            cancel=lease.cancel,
+            read_observation=lambda call_id: observations.read(self._runtime, job.id, call_id),
+            idempotency_key=call.id,
+        )
+
+    def _latest(self, job_id: str) -> str | None:
+        with self._runtime.database.transaction() as tx:
+            return steps.latest_change(tx, job_id)
+
+    def _stored(self, job: Job, call: Call, result: ToolResult) -> tuple[ToolResult, str | None]:
+        """The result as the database takes it, and where its whole observation lies if that is long."""
+        text = storable(result.observation.text)
+        result = replace(result, observation=replace(result.observation, text=text), details=storable(result.details))
+        if len(text) <= self._runtime.limits.observation_chars:
+            return result, None
+        key = observations.key(job.tenant_id, job.id, call.id, call.attempt)
+        self._runtime.store.put(key, text.encode(), content_type="text/plain; charset=utf-8")
+        point(Fault.EXECUTOR_OBSERVATION, job.id)
+        return result, key
+
+    def _beyond(self, job: Job, call: Call, output: CallOutput) -> tuple[tuple[ArtifactRequest, FileEntry], ...]:
+        """The output that the observation has no room for, stored."""
+        found = []
+        for channel in Channel:
+            spooled = output.beyond(channel)
+            if spooled is None:
+                continue
+            blob = BlobStore(self._runtime.store, job.tenant_id).put_file(spooled)
+            name = f"{call.id}-{channel}-rest.txt"
+            cut = "" if output.total(channel) == self._runtime.limits.sandbox.output_bytes + blob.size else "beginning of the "
+            request = ArtifactRequest(name, name, f"{cut}rest of {channel}, kept as an artifact")
+            found.append((request, FileEntry(name, blob.size, blob.sha256, blob.key, executable=False)))
+        return tuple(found)
+
+    def _artifacts(
+        self, store: WorkspaceStore, workspace: str | None, result: ToolResult
+    ) -> tuple[ToolResult, tuple[tuple[ArtifactRequest, FileEntry], ...]]:
+        """The files a call wants kept, as the snapshot has them; a file that is not there is told to the agent."""
+        kept = []
+        for request in result.artifacts:
+            try:
+                entry = store.entry(workspace, request.path)
+            except (ObjectMissing, InvalidPath) as error:
+                return ToolResult(Observation(ok=False, text=f"Not saved: {error.message}"), details=result.details), ()
+            if entry.size > self._runtime.limits.artifact_bytes:
+                text = f"Not saved: {request.path} has {entry.size} bytes; an artifact may have {self._runtime.limits.artifact_bytes}."
+                return ToolResult(Observation(ok=False, text=text), details=result.details), ()
+            kept.append((request, entry))
+        return result, tuple(kept)
+
+
+def _with_lines(result: ToolResult, *lines: str) -> ToolResult:
+    text = "\n".join((result.observation.text, *lines))
+    return replace(result, observation=replace(result.observation, text=text))
+
+
+def _with_skipped(result: ToolResult, skipped: Sequence[tuple[str, str]]) -> ToolResult:
+    """The result, with a word on what the workspace does not keep for the next call."""
+    if not skipped:
+        return result
+    shown = "; ".join(f"{path!r} ({reason})" for path, reason in skipped[:_SKIPPED_SHOWN])
+    more = f" and {len(skipped) - _SKIPPED_SHOWN} more" if len(skipped) > _SKIPPED_SHOWN else ""
+    return _with_lines(result, f"[not kept for later calls: {shown}{more}]")

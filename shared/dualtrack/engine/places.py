@@ -1,0 +1,286 @@
+"""Where an executor works on a job: its directory and, from call to call, its sandbox session.
+
+A session is gone on with only while it stands exactly where the job does: the job's workspace is the one that the session's last call
+ended with, and that call is the last one recorded of the job, by whichever executor. Otherwise it is ended, the directory brought to the
+job's snapshot, and a new one claimed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, Self
+
+from dualtrack.domain.errors import DualtrackError, SandboxFailed
+from dualtrack.domain.limits import SandboxLimits
+from dualtrack.objects.workdirs import MAX_DIRECTORIES, Workdir, Workdirs
+from dualtrack.objects.workspace import WorkspaceStore
+from dualtrack.sandbox.port import Command, Outcome
+from dualtrack.sandbox.sessions import EndReason, PythonCell, Session, SessionRequest, Sessions, Sink
+
+_LOG: Final = logging.getLogger(__name__)
+_UNRECORDED: Final = ""
+"""Stands for a call at work: should it never be recorded, what it has left in its session is not gone on with."""
+SWEEP_S: Final = 5.0
+"""How soon a session ends after its job has, or after its idle time."""
+
+
+class Place:
+    """One job's place, while leased. Commands of calls that share it run one after another."""
+
+    def __init__(self, sessions: Sessions, directory: Workdir) -> None:
+        self._sessions = sessions
+        self._directory = directory
+        self._lock = threading.RLock()
+        self._session: Session | None = None
+        self._digest: str | None = None
+        self._latest: str | None = None
+        """The last call that may have changed something in the session; None while it has seen none."""
+        self._stateful = False
+        self._lost = ""
+        self.used_at = time.monotonic()
+
+    def stands_in(self, directory: Workdir) -> bool:
+        """Whether that is its directory; another one is made once this one had to go for others."""
+        return self._directory is directory
+
+    @property
+    def live(self) -> bool:
+        """Whether it holds a session."""
+        return self._session is not None
+
+    def prepare(self, store: WorkspaceStore, digest: str | None, latest: Callable[[], str | None] | None = None) -> None:
+        """Bring it to where the job stands.
+
+        Args:
+            store: of the job's tenant.
+            digest: the job's workspace.
+            latest: the job's last recorded call that may have changed something; None for a call that needs nothing but the files.
+
+        Raises:
+            ObjectMissing, BlobCorrupt, WorkspaceUnavailable, StorageUnavailable: the workspace can't be restored.
+        """
+        with self._lock:
+            if self._session is not None:
+                if self._session.ended is None and self._stands_at(digest, latest):
+                    return
+                self.end(EndReason.DONE, "other calls of the job ran elsewhere or were undone")
+            store.restore(digest, self._directory.path, owner=self._directory.owner)
+            self._digest = digest
+            self._latest = None
+
+    def _stands_at(self, digest: str | None, latest: Callable[[], str | None] | None) -> bool:
+        if self._latest == _UNRECORDED or self._digest != digest:
+            return False
+        return self._latest is None or latest is None or self._latest == latest()
+
+    def begin(self) -> None:
+        """A call begins that may change something."""
+        with self._lock:
+            self._latest = _UNRECORDED
+
+    def done(self, digest: str | None, call_id: str) -> None:
+        """That call has ended, with this workspace; whether it gets recorded shows in the database."""
+        with self._lock:
+            self._digest = digest
+            self._latest = call_id
+
+    def run(
+        self,
+        command: Command,
+        request: SessionRequest,
+        limits: SandboxLimits,
+        cancel: threading.Event,
+        sink: Sink | None,
+    ) -> Outcome:
+        """Run a command in the job's session, which is claimed where there is none. See `Session.run`."""
+        with self._lock:
+            outcome = self._claimed(request).run(command, limits, cancel, sink)
+            return self._seen(outcome)
+
+    def python(
+        self,
+        cell: PythonCell,
+        request: SessionRequest,
+        limits: SandboxLimits,
+        cancel: threading.Event,
+        sink: Sink | None,
+    ) -> Outcome:
+        """The same for Python source. See `Session.python`."""
+        with self._lock:
+            outcome = self._claimed(request).python(cell, limits, cancel, sink)
+            self._stateful |= cell.persistent
+            return self._seen(outcome)
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[Path]:
+        """The directory with the job's files; nothing changes it as long as the block lasts."""
+        with self._lock, contextlib.ExitStack() as stack:
+            session = self._session
+            if session is not None:
+                try:
+                    stack.enter_context(session.quiet())
+                    session.pull()
+                except SandboxFailed as error:
+                    _LOG.warning("a sandbox did not stand still and was ended: %s", error)
+                    self.end(EndReason.BROKEN, "it did not answer any more")
+                    session = None
+            yield self._directory.path if session is None else session.workspace
+
+    def take_notice(self) -> str:
+        """What the agent has to know of a session it has lost; told once."""
+        with self._lock:
+            lost, self._lost = self._lost, ""
+            return lost
+
+    def end(self, reason: EndReason, why: str = "") -> None:
+        """End the session, if there is one; its files go to the directory. `why` is for the agent."""
+        with self._lock:
+            session, self._session = self._session, None
+            if session is None:
+                return
+            if self._stateful:
+                self._lost = f"[the sandbox of earlier calls has ended ({why}): its background processes and Python variables are gone]"
+            self._stateful = False
+            session.close(reason, keep=self._directory.path if self._directory.path.is_dir() else None)
+
+    def idle_for(self, seconds: float) -> bool:
+        """Whether it holds a session that nobody has used for so long."""
+        return self._session is not None and time.monotonic() - self.used_at > seconds
+
+    def try_end(self, reason: EndReason, why: str) -> bool:
+        """The same as `end` unless a call is at work in it."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self.end(reason, why)
+        finally:
+            self._lock.release()
+        return True
+
+    def _claimed(self, request: SessionRequest) -> Session:
+        self.used_at = time.monotonic()
+        if self._session is not None and self._session.ended is None:
+            return self._session
+        if self._session is not None:
+            self.end(EndReason.BROKEN, "it had broken off")
+        session = self._sessions.claim(request)
+        try:
+            session.adopt(self._directory.path)
+            session.push()
+        except BaseException:
+            session.close(EndReason.BROKEN, keep=self._directory.path)
+            raise
+        self._session = session
+        return session
+
+    def _seen(self, outcome: Outcome) -> Outcome:
+        self.used_at = time.monotonic()
+        self._stateful |= outcome.background > 0
+        if self._session is not None and (reason := self._session.ended) is not None:
+            self.end(reason, outcome.note or "it broke off")
+        return outcome
+
+
+class Places:
+    """The places of one executor process; a context manager that ends all sessions. Thread-safe."""
+
+    def __init__(self, sessions: Sessions, workdirs: Workdirs, limits: SandboxLimits, finished: Callable[[list[str]], set[str]]) -> None:
+        """Takes where sessions and directories come from.
+
+        Args:
+            sessions: claimed as needed, one a job.
+            workdirs: a directory a job.
+            limits: how many sessions are kept between calls, and for how long.
+            finished: which of these jobs have ended; asked every few seconds.
+        """
+        self._sessions = sessions
+        self._workdirs = workdirs
+        self._limits = limits
+        self._finished = finished
+        self._lock = threading.Lock()
+        self._places: OrderedDict[str, Place] = OrderedDict()
+        self._users: dict[str, int] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sweep_often, name="places", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        for place in self._places.values():
+            with contextlib.suppress(DualtrackError):
+                place.end(EndReason.SHUTDOWN)
+
+    @contextlib.contextmanager
+    def lease(self, job_id: str, *, shared: bool) -> Iterator[Place]:
+        """The job's place. Leases of one job wait for each other, except that shared ones (calls that change nothing) go together.
+
+        Raises:
+            WorkdirBusy: others of the same job did not end in time.
+            OSError: its directory can't be made.
+        """
+        with self._workdirs.lease(job_id, shared=shared) as directory:
+            place = self._entered(job_id, directory)
+            try:
+                yield place
+            finally:
+                self._left(job_id)
+
+    def sweep(self) -> None:
+        """End sessions that are idle for too long, whose jobs have ended, or that are too many; of those that nobody has leased."""
+        with self._lock:
+            free = {job_id: place for job_id, place in self._places.items() if job_id not in self._users and place.live}
+            surplus = sum(place.live for place in self._places.values()) - self._limits.sessions_kept
+        over = self._finished(list(free)) if free else set()
+        for job_id, place in free.items():
+            if job_id in over:
+                place.try_end(EndReason.DONE, "")
+            elif place.idle_for(self._limits.idle_s):
+                place.try_end(EndReason.IDLE, f"idle for {self._limits.idle_s:g} s")
+            elif surplus > 0:
+                place.try_end(EndReason.EVICTED, "others needed its room")
+            else:
+                continue
+            surplus -= 1
+        with self._lock:
+            for job_id in [job_id for job_id in over if job_id not in self._users]:
+                self._places.pop(job_id, None)
+
+    def _entered(self, job_id: str, directory: Workdir) -> Place:
+        with self._lock:
+            place = old = self._places.get(job_id)
+            if place is None or not place.stands_in(directory):
+                place = self._places[job_id] = Place(self._sessions, directory)
+            self._places.move_to_end(job_id)
+            self._users[job_id] = self._users.get(job_id, 0) + 1
+            # What is left of jobs that have no session is next to nothing, yet there is no end of jobs.
+            bare = [other for other, kept in self._places.items() if not kept.live and other not in self._users]
+            for other in bare[: max(0, len(bare) - MAX_DIRECTORIES)]:
+                del self._places[other]
+        if old is not None and old is not place:
+            old.end(EndReason.EVICTED)
+        return place
+
+    def _left(self, job_id: str) -> None:
+        with self._lock:
+            self._users[job_id] -= 1
+            if not self._users[job_id]:
+                del self._users[job_id]
+
+    def _sweep_often(self) -> None:
+        while not self._stop.wait(SWEEP_S):
+            try:
+                self.sweep()
+            except DualtrackError as error:
+                _LOG.warning("idle sandboxes could not be looked through, trying again: %s", error)
+            except Exception:  # noqa: BLE001 - the sweeper must outlive whatever happens
+                _LOG.exception("idle sandboxes could not be looked through, trying again")
