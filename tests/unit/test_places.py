@@ -72,7 +72,7 @@ class Desk:
 @contextmanager
 def _desk(tmp_path: Path, limits: SandboxLimits = LIMITS) -> Iterator[Desk]:
     desk: list[Desk] = []
-    sessions = FakeSessions(lambda asked: desk[0].answer(asked))
+    sessions = FakeSessions(lambda asked: desk[0].answer(asked))  # noqa: PLW0108 - made after it
     ended: set[str] = set()
     with (
         Workdirs(SandboxSettings(workspaces=tmp_path / "workspaces")) as workdirs,

@@ -34,6 +34,8 @@ class _Call:
     tool: str
     argument: str
     started: bool = False
+    said: str = ""
+    """The last line it has printed so far."""
 
 
 class JobProgress:
@@ -78,6 +80,7 @@ class JobProgress:
             "plan.updated": self._planned,
             "context.compacted": self._compacted,
             "call.started": self._call_started,
+            "call.output": self._call_output,
             "call.finished": self._call_finished,
             "call.retrying": self._retrying,
             "call.cancelled": self._call_cancelled,
@@ -115,7 +118,8 @@ class JobProgress:
         if len(started) > 1:
             return f"{len(started)} calls running"
         if started:
-            return one_line(f"{started[0].tool} {started[0].argument}", 60)
+            said = f": {started[0].said}" if started[0].said else ""
+            return one_line(f"{started[0].tool} {started[0].argument}", 60) + one_line(said, 60)
         return "waiting for a worker" if any(call.tool not in _CONTROL for call in self._calls.values()) else "deciding"
 
     def spent(self) -> str:
@@ -220,6 +224,13 @@ class JobProgress:
         attempt = data.get("attempt")
         again = f" (attempt {attempt})" if isinstance(attempt, int) and attempt > 1 else ""
         return [self._line(f"-> {self._call_text(data)}{again}")]
+
+    def _call_output(self, data: Mapping[str, Any]) -> list[Line]:
+        """No line of its own: it is in the observation again, and shown as what is being done until then."""
+        lines = [line for line in str(data.get("text", "")).splitlines() if line.strip()]
+        if lines:
+            self._call(data).said = one_line(lines[-1], _WIDTH)
+        return []
 
     def _call_finished(self, data: Mapping[str, Any]) -> list[Line]:
         text = self._call_text(data)

@@ -101,6 +101,9 @@ class SandboxLimits(_Frozen):
     idle_s: Seconds = Field(
         600.0, description="A session in which nothing was run for this long ends, and with it its background processes."
     )
+    sessions_kept: int = Field(
+        32, ge=0, le=4096, description="Sessions that jobs keep between two calls; of more, those used least recently end."
+    )
     sessions: int = Field(
         64, ge=1, le=4096, description="Sandboxes of one executor process at once: those of its jobs, warm ones, and those being removed."
     )

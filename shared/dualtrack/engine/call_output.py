@@ -104,19 +104,24 @@ class CallOutput:
         stream.spool.seek(0)
         return stream.spool
 
-    def write_events(self, database: Database) -> bool:
-        """Write what is new as events, unless the call is no longer this attempt's. Whether to come again: the call goes on."""
+    def fresh_events(self) -> list[NewEvent]:
+        """What was printed since the last time; empty once the call is over."""
         with self._lock:
-            new = [self._event(channel, stream) for channel, stream in self._streams.items() if stream.fresh]
-            over = self._over
+            new = [] if self._over else [self._event(channel, stream) for channel, stream in self._streams.items() if stream.fresh]
+            new = [event for event in new if event.data["text"]]
             self._shown += len(new)
-        if new and not over:
-            with database.transaction() as tx:
-                jobs.get(tx, self.call.job_id, lock=True)
-                now = steps.call(tx, self.call.id)
-                if now.attempt == self.call.attempt and now.status is CallStatus.RUNNING:
-                    events.append(tx, self.call.job_id, *new)
-        return not over
+            return new
+
+    def write_events(self, database: Database) -> None:
+        """Write what is new as events, unless the call is no longer this attempt's."""
+        new = self.fresh_events()
+        if not new:
+            return
+        with database.transaction() as tx:
+            jobs.get(tx, self.call.job_id, lock=True)
+            now = steps.call(tx, self.call.id)
+            if now.attempt == self.call.attempt and now.status is CallStatus.RUNNING:
+                events.append(tx, self.call.job_id, *new)
 
     def _event(self, channel: Channel, stream: _Stream) -> NewEvent:
         whole = whole_characters(bytes(stream.fresh))
