@@ -59,11 +59,11 @@ def main() -> None:
     with bootstrap.worker(runtime) as worker:
         if role == "planner":
             app = create_app(settings.broker, Task.PLAN, Planner(worker, InstantModel()).advance)
-            run_worker(app, settings.broker, Task.PLAN, settings.workers.planner_threads)
+            run_worker(app, Task.PLAN, settings.workers.planner_threads)
         else:
             with Workdirs(settings.sandbox) as workdirs, open_executor(worker, instant_sessions(), workdirs) as executor:
                 app = create_app(settings.broker, Task.EXECUTE, executor.run)
-                run_worker(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads)
+                run_worker(app, Task.EXECUTE, settings.workers.executor_threads)
     bootstrap.close(runtime)
     flush()
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from celery.exceptions import InvalidTaskError, Reject
 
-from dualtrack.queues.strategy import TALLY, Acknowledger, take
+from dualtrack.queues import homes
+from dualtrack.queues.strategy import HOME_KEY, TALLY, Acknowledger, take
 
 
 class Message:
@@ -16,7 +17,8 @@ class Message:
         self, tag: int, sent: list[tuple[Any, ...]], body: str = '[["row"], {}, {}]', content_type: str = "application/json"
     ) -> None:
         self.delivery_tag = tag
-        self.delivery_info = {"redelivered": False}
+        self.delivery_info: dict[str, Any] = {"redelivered": False, "routing_key": "execute"}
+        self.headers: dict[str, Any] = {}
         self.body = body
         self.content_type = content_type
         self._sent = sent
@@ -93,11 +95,12 @@ def test_a_refused_message_is_not_acknowledged_with_later_ones_before_it_is_reje
     assert sent == [("ack", 2, False), ("ack", 3, False), ("reject", 1, False)]
 
 
-def receiver(run: Callable[..., None]) -> tuple[Loop, Callable[..., None]]:
+def receiver(run: Callable[..., None], home: str | None = None) -> tuple[Loop, Callable[..., None]]:
     loop = Loop()
-    pool = SimpleNamespace(apply_async=lambda act, arguments: act(*arguments))
+    pool = SimpleNamespace(apply_async=lambda act, arguments: act(*arguments), limit=1)
     consumer = SimpleNamespace(hub=loop, pool=pool, connection_errors=(OSError,))
-    return loop, take(SimpleNamespace(name="plan", run=run), None, consumer)
+    app = SimpleNamespace(conf={HOME_KEY: home})
+    return loop, take(SimpleNamespace(name="plan", run=run), app, consumer)
 
 
 def test_a_ring_is_handed_over_with_its_redelivery_and_counted() -> None:
@@ -113,6 +116,51 @@ def test_a_ring_is_handed_over_with_its_redelivery_and_counted() -> None:
     assert seen == [("row", False), ("row", True)]
     assert sent == [("ack", 2, True)]
     assert (TALLY.taken - before, TALLY.active) == (2, 0)
+
+
+def test_what_an_executor_left_when_it_died_was_with_another() -> None:
+    seen: list[bool] = []
+    _, receive = receiver(lambda row_id, *, redelivered: seen.append(redelivered))
+    for reason in ("expired", "rejected"):
+        message = Message(1, [])
+        message.headers["x-first-death-reason"] = reason
+        receive(message)
+    assert seen == [True, False]
+
+
+def test_a_planner_knows_where_the_job_is_at_home_and_an_executor_is_it() -> None:
+    seen: list[str | None] = []
+    _, plan = receiver(lambda row_id, *, redelivered: seen.append(homes.current()))
+    _, execute = receiver(lambda row_id, *, redelivered: seen.append(homes.current()), home="there")
+    message = Message(1, [])
+    plan(message)
+    message.headers[homes.HEADER] = "elsewhere"
+    plan(message)
+    execute(message)
+    assert seen == [None, "elsewhere", "there"]
+    assert homes.current() is None
+
+
+def test_a_busy_executor_leaves_a_call_of_a_job_at_home_there_to_anyone() -> None:
+    sent: list[tuple[Any, ...]] = []
+    ran: list[int] = []
+    loop = Loop()
+    waiting: list[Any] = []
+    pool = SimpleNamespace(apply_async=lambda act, arguments: waiting.append((act, arguments)), limit=1)
+    consumer = SimpleNamespace(hub=loop, pool=pool, connection_errors=(OSError,))
+    task = SimpleNamespace(name="execute", run=lambda row_id, *, redelivered: ran.append(1))
+    receive = take(task, SimpleNamespace(conf={HOME_KEY: "here"}), consumer)
+    receive(Message(1, sent))  # from the queue of all: it waits for its turn here
+    home = Message(2, sent)
+    home.delivery_info["routing_key"] = "here"
+    receive(home)
+    assert sent == [("reject", 2, False)]
+    for act, arguments in waiting:
+        act(*arguments)
+    loop.turn()
+    home.delivery_tag = 3
+    receive(home)
+    assert (len(waiting), sent[1:]) == (2, [("ack", 1, False)])
 
 
 @pytest.mark.parametrize(("error", "answer"), [(RuntimeError("broken"), "ack"), (Reject("no such row", requeue=False), "reject")])

@@ -43,7 +43,7 @@ def main() -> None:
                 "sandbox": sandboxes.pool.check,
             }
             with HealthFile(settings.workers.health_file, probes) as health:
-                status = run_worker(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads)
+                status = run_worker(app, Task.EXECUTE, settings.workers.executor_threads)
             if status or health.gave_up:
                 sys.exit(1)
 

@@ -36,7 +36,7 @@ def main() -> None:
             "heartbeat": worker.leases.check,
         }
         with HealthFile(settings.workers.health_file, probes) as health:
-            status = run_worker(app, settings.broker, Task.PLAN, settings.workers.planner_threads)
+            status = run_worker(app, Task.PLAN, settings.workers.planner_threads)
         if status or health.gave_up:
             sys.exit(1)
 

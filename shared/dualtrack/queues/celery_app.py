@@ -16,9 +16,10 @@ from celery.worker.state import maybe_shutdown
 from kombu import Connection
 
 from dualtrack.domain.errors import NotFound
+from dualtrack.queues import homes
 from dualtrack.queues.consuming import TaggedAMQP
 from dualtrack.queues.port import Task
-from dualtrack.queues.strategy import STRATEGY
+from dualtrack.queues.strategy import HOME_KEY, STRATEGY
 from dualtrack.queues.topology import Topology
 from dualtrack.queues.wire import receive
 from dualtrack.settings import BrokerSettings
@@ -87,16 +88,18 @@ class TimerlessConsumer(Consumer):
 
 
 def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], None], again: Callable[[str], None] | None = None) -> Celery:
-    """An application that consumes one task's queue and calls `handle(row id)`, and before it `again(row id)` where the broker says that
-    the message was with another consumer before.
+    """An application that consumes one task's queue (an executor's also its own, for jobs that are at home there) and calls
+    `handle(row id)`, and before it `again(row id)` where the broker says that the message was with another consumer before.
 
     `handle` must write down whatever happens itself: a message is acknowledged after it returned or raised, and a ring lost with a dying
     process comes back by redelivery or the scheduler. Only a message that names no row (`NotFound`) is dead-lettered.
     """
     topology = Topology(settings.prefix)
+    home = homes.new_home() if task is Task.EXECUTE else None
+    queues = [topology.queue(task)] + ([topology.home(home)] if home is not None else [])
     app = Celery("dualtrack", broker=settings.url.get_secret_value(), amqp=TaggedAMQP, set_as_current=False)
     app.conf.update(
-        task_queues=[topology.queue(task)],  # what isn't here can't be consumed by mistake after a reconnect (celery#9462)
+        task_queues=queues,  # what isn't here can't be consumed by mistake after a reconnect (celery#9462)
         task_default_queue=topology.name(task),
         task_default_exchange=topology.exchange.name,
         task_default_routing_key=topology.name(task),
@@ -123,6 +126,7 @@ def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], Non
         accept_content=["json"],
         task_serializer="json",
         event_serializer="json",
+        **{HOME_KEY: home},
     )
 
     @app.task(name=task.value, Strategy=STRATEGY)
@@ -138,14 +142,14 @@ def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], Non
     return app
 
 
-def run_worker(app: Celery, settings: BrokerSettings, task: Task, threads: int) -> int:
+def run_worker(app: Celery, task: Task, threads: int) -> int:
     """Consume until SIGTERM, then finish what is running (warm shutdown). Blocks; the exit status, not 0 where Celery gave up."""
     # The command line (`worker_main`) would keep the status to itself.
     worker: Any = app.Worker(
         hostname=f"{task.value}@{socket.gethostname()}",
         pool_cls="threads",
         concurrency=threads,
-        queues=[Topology(settings.prefix).name(task)],
+        queues=[queue.name for queue in app.conf.task_queues],
         without_gossip=True,
         without_mingle=True,
         without_heartbeat=True,

@@ -19,6 +19,7 @@ from kombu.exceptions import KombuError
 
 from dualtrack.domain.errors import BrokerUnavailable
 from dualtrack.faults import Fault, copies, point
+from dualtrack.queues import homes
 from dualtrack.queues.port import Task
 from dualtrack.queues.topology import Topology
 from dualtrack.queues.wire import Address, receive
@@ -39,6 +40,8 @@ class _Ring(NamedTuple):
     row_id: str
     priority: int
     traceparent: str | None
+    home: str | None
+    """Where the job is at home, as the thread that rings knows."""
 
 
 class _Line:
@@ -54,6 +57,7 @@ class _Line:
             self.channel = channel
             for queue in topology.queues():
                 queue(channel).declare()
+            topology.homes(channel).declare()
             channel.confirm_select()
         except BaseException:
             self.hang_up()
@@ -102,6 +106,7 @@ class Publisher:
         self._topology = Topology(settings.prefix)
         self._names = {task: self._topology.name(task) for task in Task}
         self._addresses = {task: Address(self._topology.exchange.name, name) for task, name in self._names.items()}
+        self._homes = self._topology.homes.name
         self._rings = Together(self._send, shared=(BrokerUnavailable,))
         self._idle: list[_Line] = []
         self._lock = threading.Lock()
@@ -131,7 +136,7 @@ class Publisher:
 
     def _publish(self, task: Task, row_id: str, priority: int, traceparent: str | None) -> None:
         for _ in range(copies(Fault.PUBLISH, row_id)):
-            self._rings.do(_Ring(task, row_id, priority, traceparent))
+            self._rings.do(_Ring(task, row_id, priority, traceparent, homes.current()))
         point(Fault.PUBLISHED, row_id)
 
     def _use(self, act: Callable[[_Line], _T]) -> _T:
@@ -172,15 +177,20 @@ class Publisher:
         line.hang_up()
 
     def _send(self, rings: Sequence[_Ring]) -> Sequence[None]:
-        self._use(lambda line: line.publish([self._frames(line.channel.channel_id, *ring) for ring in rings]))
+        self._use(lambda line: line.publish([self._frames(line.channel.channel_id, ring) for ring in rings]))
         return [None] * len(rings)
 
-    def _frames(self, channel: int, task: Task, row_id: str, priority: int, traceparent: str | None) -> bytes:
+    def _frames(self, channel: int, ring: _Ring) -> bytes:
         # Of protocol 2 what Celery can't do without; each further header is read by it in pure Python.
-        headers = {"lang": "py", "task": task.value, "id": str(uuid.uuid4())}
-        if traceparent:
-            headers["traceparent"] = traceparent
-        return self._addresses[task].message(channel, json.dumps([[row_id], {}, {}]).encode(), headers, priority)
+        headers = {"lang": "py", "task": ring.task.value, "id": str(uuid.uuid4())}
+        address = self._addresses[ring.task]
+        if ring.traceparent:
+            headers["traceparent"] = ring.traceparent
+        if ring.home is not None and ring.task is Task.PLAN:
+            headers[homes.HEADER] = ring.home
+        elif ring.home is not None:
+            address = Address(self._homes, ring.home)
+        return address.message(channel, json.dumps([[ring.row_id], {}, {}]).encode(), headers, ring.priority)
 
 
 def _unavailable(error: Exception) -> BrokerUnavailable:

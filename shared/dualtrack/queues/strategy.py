@@ -16,9 +16,12 @@ from typing import Any, Final
 from celery.exceptions import InvalidTaskError, Reject
 
 from dualtrack.faults import Fault, point
+from dualtrack.queues import homes
 
 _LOG: Final = logging.getLogger(__name__)
 STRATEGY: Final = f"{__name__}:take"
+HOME_KEY: Final = "dualtrack_home"
+"""Of Celery's configuration: the name of the executor that this process is."""
 _CONTENT_TYPE: Final = "application/json"
 
 
@@ -73,6 +76,11 @@ class Acknowledger:
         if first:
             self._soon(self._flush)
 
+    def pending(self) -> int:
+        """Messages taken that are not handled yet."""
+        with self._lock:
+            return len(self._open) - len(self._handled)
+
     def refused(self, message: Any) -> None:  # noqa: ANN401 - kombu's message
         """It goes to the dead letters. From any thread."""
         self._soon(lambda: self._reject(message))
@@ -98,7 +106,7 @@ class Acknowledger:
 
 def take(task: Any, app: Any, consumer: Any) -> Callable[..., None]:  # noqa: ANN401 - Celery's, which have no types here
     """What Celery calls when a consumer starts: the function that takes each of its messages. It hands the row's id to the pool."""
-    del app
+    home: str | None = app.conf.get(HOME_KEY)
     soon = consumer.hub.call_soon if consumer.hub else _at_once
     acknowledger = Acknowledger(soon, consumer.connection_errors)
     run, pool = task.run, consumer.pool
@@ -106,7 +114,8 @@ def take(task: Any, app: Any, consumer: Any) -> Callable[..., None]:  # noqa: AN
     def work(message: Any, row_id: str) -> None:  # noqa: ANN401 - kombu's message
         TALLY.begin()
         try:
-            run(row_id, redelivered=bool(message.delivery_info.get("redelivered")))
+            with homes.at(home or message.headers.get(homes.HEADER)):
+                run(row_id, redelivered=_was_with_another(message))
         except Reject as error:
             _LOG.error("%s %s: %s; the message goes to the dead letters", task.name, row_id, error.args[0])
             acknowledger.refused(message)
@@ -120,10 +129,18 @@ def take(task: Any, app: Any, consumer: Any) -> Callable[..., None]:  # noqa: AN
 
     def receive(message: Any, *_: object) -> None:  # noqa: ANN401 - kombu's message
         row_id = _row_id(message)
+        if message.delivery_info.get("routing_key") == home is not None and acknowledger.pending() >= pool.limit:
+            message.reject_log_error(_LOG, consumer.connection_errors)  # a hint can't be followed: anyone gets it
+            return
         acknowledger.taken(message)
         pool.apply_async(work, (message, row_id))
 
     return receive
+
+
+def _was_with_another(message: Any) -> bool:  # noqa: ANN401 - kombu's message
+    """Whether a consumer may have begun with it and died. What its own executor left comes to others as expired there."""
+    return bool(message.delivery_info.get("redelivered")) or message.headers.get("x-first-death-reason") == "expired"
 
 
 def _row_id(message: Any) -> str:  # noqa: ANN401 - kombu's message

@@ -3,7 +3,7 @@
     python worker_program.py FILE TASK THREADS END_AFTER_SECONDS
 
 `sleep-SECONDS-…` sleeps, `unknown-…` is of no row, `deaf-PID` makes that worker go silent: connected, but no consumer any more. Anything
-else does nothing. Lines: `begin ID PID`, `end ID PID`.
+else does nothing. Lines: `begin ID PID`, `end ID PID`, and for an executor `home NAME PID` at its start.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dualtrack.health import HealthFile
 from dualtrack.queues.celery_app import create_app, run_worker
 from dualtrack.queues.consuming import Consuming
 from dualtrack.queues.port import Task
+from dualtrack.queues.strategy import HOME_KEY
 from dualtrack.telemetry import logs
 
 _FILE = Path(sys.argv[1])
@@ -65,9 +66,10 @@ def main() -> None:
     logs.setup("worker", settings.telemetry)
     app = create_app(settings.broker, _TASK, _handle)
     app.steps["consumer"].add(_Keep)
+    _say("home", str(app.conf[HOME_KEY]))
     probe = Consuming(app, settings.broker, _TASK, _THREADS).probe
     with HealthFile(settings.workers.health_file, {"broker": probe}) as file:
-        status = run_worker(app, settings.broker, _TASK, _THREADS)
+        status = run_worker(app, _TASK, _THREADS)
     sys.exit(1 if status or file.gave_up else 0)
 
 
