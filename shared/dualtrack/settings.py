@@ -310,7 +310,9 @@ class WorkerSettings(_Section):
     planner_threads: int = Field(
         16, ge=1, le=1024, description="Decisions at once in one planner process (they mostly wait for the model)."
     )
-    executor_threads: int = Field(4, ge=1, le=1024, description="Tool calls at once in one executor process.")
+    executor_threads: int = Field(
+        4, ge=1, le=1024, description="Tool calls at once in one executor process, and as many more of jobs that have their sandbox there."
+    )
     scheduler_tick_s: float = Field(1.0, gt=0, le=60, description="Seconds between two looks of the scheduler.")
     health_file: Path | None = Field(
         None, description="A worker touches this file while its broker consumer and database answer; for container health checks."

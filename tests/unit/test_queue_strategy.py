@@ -17,7 +17,7 @@ class Message:
         self, tag: int, sent: list[tuple[Any, ...]], body: str = '[["row"], {}, {}]', content_type: str = "application/json"
     ) -> None:
         self.delivery_tag = tag
-        self.delivery_info: dict[str, Any] = {"redelivered": False, "routing_key": "execute"}
+        self.delivery_info: dict[str, Any] = {"redelivered": False}
         self.headers: dict[str, Any] = {}
         self.body = body
         self.content_type = content_type
@@ -97,7 +97,7 @@ def test_a_refused_message_is_not_acknowledged_with_later_ones_before_it_is_reje
 
 def receiver(run: Callable[..., None], home: str | None = None) -> tuple[Loop, Callable[..., None]]:
     loop = Loop()
-    pool = SimpleNamespace(apply_async=lambda act, arguments: act(*arguments), limit=1)
+    pool = SimpleNamespace(apply_async=lambda act, arguments: act(*arguments))
     consumer = SimpleNamespace(hub=loop, pool=pool, connection_errors=(OSError,))
     app = SimpleNamespace(conf={HOME_KEY: home})
     return loop, take(SimpleNamespace(name="plan", run=run), app, consumer)
@@ -139,28 +139,6 @@ def test_a_planner_knows_where_the_job_is_at_home_and_an_executor_is_it() -> Non
     execute(message)
     assert seen == [None, "elsewhere", "there"]
     assert homes.current() is None
-
-
-def test_a_busy_executor_leaves_a_call_of_a_job_at_home_there_to_anyone() -> None:
-    sent: list[tuple[Any, ...]] = []
-    ran: list[int] = []
-    loop = Loop()
-    waiting: list[Any] = []
-    pool = SimpleNamespace(apply_async=lambda act, arguments: waiting.append((act, arguments)), limit=1)
-    consumer = SimpleNamespace(hub=loop, pool=pool, connection_errors=(OSError,))
-    task = SimpleNamespace(name="execute", run=lambda row_id, *, redelivered: ran.append(1))
-    receive = take(task, SimpleNamespace(conf={HOME_KEY: "here"}), consumer)
-    receive(Message(1, sent))  # from the queue of all: it waits for its turn here
-    home = Message(2, sent)
-    home.delivery_info["routing_key"] = "here"
-    receive(home)
-    assert sent == [("reject", 2, False)]
-    for act, arguments in waiting:
-        act(*arguments)
-    loop.turn()
-    home.delivery_tag = 3
-    receive(home)
-    assert (len(waiting), sent[1:]) == (2, [("ack", 1, False)])
 
 
 @pytest.mark.parametrize(("error", "answer"), [(RuntimeError("broken"), "ack"), (Reject("no such row", requeue=False), "reject")])

@@ -38,6 +38,11 @@ class TimerlessConsumer(Consumer):
     hub: Any
     strategies: dict[str, Callable[[Any], None]]
 
+    def __init__(self, *args: Any, **more: Any) -> None:  # noqa: ANN401 - as Celery calls it
+        """Each queue may have as many messages here as it has threads: none waits for a thread here while another worker has one."""
+        super().__init__(*args, **more)
+        self.initial_prefetch_count //= len(self.app.conf.task_queues)
+
     class Blueprint(Consumer.Blueprint):  # type: ignore[misc,valid-type] # the stubs give it as a variable
         """All other steps."""
 
@@ -143,12 +148,15 @@ def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], Non
 
 
 def run_worker(app: Celery, task: Task, threads: int) -> int:
-    """Consume until SIGTERM, then finish what is running (warm shutdown). Blocks; the exit status, not 0 where Celery gave up."""
+    """Consume on `threads` threads a queue until SIGTERM, then finish what is running (warm shutdown).
+
+    Blocks; the exit status, not 0 where Celery gave up.
+    """
     # The command line (`worker_main`) would keep the status to itself.
     worker: Any = app.Worker(
         hostname=f"{task.value}@{socket.gethostname()}",
         pool_cls="threads",
-        concurrency=threads,
+        concurrency=threads * len(app.conf.task_queues),
         queues=[queue.name for queue in app.conf.task_queues],
         without_gossip=True,
         without_mingle=True,

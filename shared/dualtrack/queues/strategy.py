@@ -76,11 +76,6 @@ class Acknowledger:
         if first:
             self._soon(self._flush)
 
-    def pending(self) -> int:
-        """Messages taken that are not handled yet."""
-        with self._lock:
-            return len(self._open) - len(self._handled)
-
     def refused(self, message: Any) -> None:  # noqa: ANN401 - kombu's message
         """It goes to the dead letters. From any thread."""
         self._soon(lambda: self._reject(message))
@@ -129,9 +124,6 @@ def take(task: Any, app: Any, consumer: Any) -> Callable[..., None]:  # noqa: AN
 
     def receive(message: Any, *_: object) -> None:  # noqa: ANN401 - kombu's message
         row_id = _row_id(message)
-        if message.delivery_info.get("routing_key") == home is not None and acknowledger.pending() >= pool.limit:
-            message.reject_log_error(_LOG, consumer.connection_errors)  # a hint can't be followed: anyone gets it
-            return
         acknowledger.taken(message)
         pool.apply_async(work, (message, row_id))
 
