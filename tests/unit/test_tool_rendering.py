@@ -8,8 +8,8 @@ from dualtrack.domain.errors import NotFound, ObjectMissing, SandboxFailed
 from dualtrack.domain.limits import PlatformLimits, SandboxLimits
 from dualtrack.sandbox.outcome import outcome_of, size_text
 from dualtrack.sandbox.port import Ended, Outcome
-from dualtrack.sandbox.streams import Pumped, Stream
 from dualtrack.sandbox.sessions import PythonCell
+from dualtrack.sandbox.streams import Pumped, Stream
 from dualtrack.testing.bench import FakeBench
 from dualtrack.testing.sessions import completed
 from dualtrack.tools.port import ToolContext

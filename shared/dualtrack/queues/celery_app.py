@@ -37,6 +37,7 @@ class TimerlessConsumer(Consumer):
     connection_errors: tuple[type[BaseException], ...]
     hub: Any
     strategies: dict[str, Callable[[Any], None]]
+    initial_prefetch_count: int
 
     def __init__(self, *args: Any, **more: Any) -> None:  # noqa: ANN401 - as Celery calls it
         """Each queue may have as many messages here as it has threads: none waits for a thread here while another worker has one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 
 import pytest
 
@@ -25,6 +26,10 @@ def begun_by(workers: Workers, row_id: str) -> list[int]:
     return [int(line.split()[2]) for line in workers.lines() if line.startswith(f"begin {row_id} ")]
 
 
+def ended(workers: Workers, row_id: str) -> bool:
+    return workers.count(f"end {row_id} ") == 1
+
+
 def test_calls_go_home_and_to_anyone_when_nobody_is_there(workers: Workers) -> None:
     workers.start("one")
     workers.start("two")
@@ -34,7 +39,7 @@ def test_calls_go_home_and_to_anyone_when_nobody_is_there(workers: Workers) -> N
     with homes.at(home_of(workers, "two")):
         for number in range(10):
             workers.ring(f"home-{number}")
-            workers.wait(lambda row=f"end home-{number} ": workers.count(row) == 1, "the call")
+            workers.wait(partial(ended, workers, f"home-{number}"), "the call")
     assert {pid for number in range(10) for pid in begun_by(workers, f"home-{number}")} == {two.pid}
     with homes.at("0123456789abcdef"):
         workers.ring("nobody")
