@@ -22,8 +22,9 @@ from dualtrack.domain.policy import PolicyRule
 from dualtrack.engine import ending
 from dualtrack.models.port import ModelGateway
 from dualtrack.objects.workdirs import Workdirs
-from dualtrack.sandbox.factory import open_sandbox
-from dualtrack.sandbox.port import Command, Outcome, Sandbox
+from dualtrack.sandbox.factory import open_sessions
+from dualtrack.sandbox.port import Command, Outcome
+from dualtrack.sandbox.sessions import EndReason, PythonCell, Session, SessionRequest, Sessions, Sink
 from dualtrack.settings import DatabaseSettings, SandboxSettings
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.scripted_model import ScriptedModel
@@ -34,27 +35,69 @@ Make = Callable[..., Stepper]
 
 
 class CountingSandbox:
-    """The real sandbox, which remembers what it ran and can be told to fail."""
+    """Real sandbox sessions, which remember what they ran and can be told to fail."""
 
-    name = "counting"
-
-    def __init__(self, inner: Sandbox) -> None:
+    def __init__(self, inner: Sessions) -> None:
         self.inner = inner
-        self.ran: list[Command] = []
+        self.ran: list[Command | PythonCell] = []
+        self.claimed: list[Session] = []
         self.failures = 0
         self.before: Callable[[], None] | None = None
 
-    def check(self) -> None:
-        self.inner.check()
+    def claim(self, request: SessionRequest) -> Session:
+        session = CountedSession(self, self.inner.claim(request))
+        self.claimed.append(session)
+        return session
 
-    def run(self, command: Command, workspace: Path, limits: Any, cancel: threading.Event) -> Outcome:
-        self.ran.append(command)
+    def close(self) -> None:
+        for session in self.claimed:
+            session.close()
+
+    def note(self, what: Command | PythonCell) -> None:
+        self.ran.append(what)
         if self.before is not None:
             self.before()
         if self.failures:
             self.failures -= 1
             raise SandboxFailed("the test says so")
-        return self.inner.run(command, workspace, limits, cancel)
+
+
+class CountedSession:
+    """A session whose commands are noted first."""
+
+    def __init__(self, sandbox: CountingSandbox, inner: Session) -> None:
+        self.id = inner.id
+        self.start = inner.start
+        self.workspace = inner.workspace
+        self.inner = inner
+        self._sandbox = sandbox
+
+    @property
+    def ended(self) -> EndReason | None:
+        return self.inner.ended
+
+    def run(self, command: Command, limits: SandboxLimits, cancel: threading.Event, sink: Sink | None = None) -> Outcome:
+        self._sandbox.note(command)
+        return self.inner.run(command, limits, cancel, sink)
+
+    def python(self, cell: PythonCell, limits: SandboxLimits, cancel: threading.Event, sink: Sink | None = None) -> Outcome:
+        self._sandbox.note(cell)
+        return self.inner.python(cell, limits, cancel, sink)
+
+    def quiet(self) -> AbstractContextManager[None]:
+        return self.inner.quiet()
+
+    def adopt(self, directory: Path) -> None:
+        self.inner.adopt(directory)
+
+    def push(self) -> None:
+        self.inner.push()
+
+    def pull(self) -> None:
+        self.inner.pull()
+
+    def close(self, reason: EndReason = EndReason.DONE, *, keep: Path | None = None) -> None:
+        self.inner.close(reason, keep=keep)
 
 
 @pytest.fixture(scope="session")
@@ -75,9 +118,20 @@ def database(postgres: Any, template_database: str) -> Iterator[Database]:
     postgres.drop_database(url)
 
 
+@pytest.fixture(scope="session")
+def sessions() -> Iterator[Sessions]:
+    """One pool for all tests: sandboxes are started while others are at work."""
+    with tempfile.TemporaryDirectory(prefix="dualtrack-test-", dir="/var/tmp") as directory:
+        Path(directory).chmod(0o711)
+        with open_sessions(SandboxSettings(workspaces=Path(directory) / "workspaces"), PlatformLimits().sandbox) as opened:
+            yield opened
+
+
 @pytest.fixture
-def sandbox() -> CountingSandbox:
-    return CountingSandbox(open_sandbox(SandboxSettings(), PlatformLimits().sandbox))
+def sandbox(sessions: Sessions) -> Iterator[CountingSandbox]:
+    counting = CountingSandbox(sessions)
+    yield counting
+    counting.close()
 
 
 @pytest.fixture

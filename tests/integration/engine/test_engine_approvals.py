@@ -64,7 +64,7 @@ def submit(stepper: Stepper, agent: dict[str, Any] = ASK_SHELL, **more: Any) -> 
 
 
 def commands(sandbox: CountingSandbox) -> list[str]:
-    return [" ".join(command.argv) for command in sandbox.ran]
+    return [what.source if isinstance(what, PythonCell) else " ".join(what.argv) for what in sandbox.ran]
 
 
 def event(stepper: Stepper, job: Job, kind: str) -> dict[str, Any]:
