@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from dualtrack.domain.errors import NotFound, SandboxUnavailable
+from dualtrack.domain.errors import NotFound
 from dualtrack.domain.limits import PlatformLimits, SandboxLimits
-from dualtrack.sandbox.factory import open_sandbox
-from dualtrack.sandbox.port import Sandbox
+from dualtrack.sandbox.factory import open_sandboxes
+from dualtrack.sandbox.sessions import Session, SessionRequest, Sessions
 from dualtrack.settings import SandboxSettings
-from dualtrack.testing.sandbox import sandbox_workspace
+from dualtrack.testing.bench import SessionBench
 from dualtrack.tools.port import ToolContext, ToolResult
 from dualtrack.tools.registry import Registry
 
@@ -24,23 +25,27 @@ registry = Registry()
 
 
 @pytest.fixture(scope="module")
-def sandbox() -> Sandbox:
-    found = open_sandbox(SandboxSettings(), SandboxLimits())
-    try:
-        found.check()
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
-    return found
+def pool() -> Iterator[Sessions]:
+    with tempfile.TemporaryDirectory(prefix="dualtrack-test-", dir="/var/tmp") as directory:
+        Path(directory).chmod(0o711)
+        with open_sandboxes(SandboxSettings(workspaces=Path(directory) / "workspaces"), SandboxLimits()) as opened:
+            yield opened.pool
 
 
 @pytest.fixture
-def workspace() -> Iterator[Path]:
-    with sandbox_workspace() as path:
-        yield path
+def session(pool: Sessions) -> Iterator[Session]:
+    claimed = pool.claim(SessionRequest(SandboxLimits()))
+    yield claimed
+    claimed.close()
 
 
 @pytest.fixture
-def call(sandbox: Sandbox, workspace: Path) -> Call:
+def workspace(session: Session) -> Path:
+    return session.workspace
+
+
+@pytest.fixture
+def call(session: Session) -> Call:
     """Calls a tool by name, its arguments checked first."""
 
     def missing(call_id: str) -> str:
@@ -49,7 +54,7 @@ def call(sandbox: Sandbox, workspace: Path) -> Call:
     def call(name: str, **arguments: Any) -> ToolResult:
         tool = registry.tool(name)
         assert registry.validate(tool.spec, arguments) is None
-        return tool.run(arguments, ToolContext(workspace, sandbox, PlatformLimits(), threading.Event(), missing, "call_0"))
+        return tool.run(arguments, ToolContext(SessionBench(session, threading.Event()), PlatformLimits(), threading.Event(), missing, "call_0"))
 
     return call
 

@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack
 
 from dualtrack import bootstrap
-from dualtrack.engine.executor import Executor
+from dualtrack.engine.executor import open_executor
 from dualtrack.engine.quarantine import only_row
 from dualtrack.engine.redelivery import Redelivery
 from dualtrack.health import HealthFile
@@ -14,7 +14,7 @@ from dualtrack.objects.workdirs import Workdirs
 from dualtrack.queues.celery_app import create_app, run_worker
 from dualtrack.queues.consuming import Consuming
 from dualtrack.queues.port import Task
-from dualtrack.sandbox.factory import open_sandbox, open_sandboxes
+from dualtrack.sandbox.factory import open_sandboxes
 from dualtrack.telemetry.exposition import exposed
 from dualtrack.telemetry.sandboxes import METRICS
 
@@ -23,18 +23,17 @@ def main() -> None:
     """Run until SIGTERM; calls under way are finished first. Exit status 1: it no longer consumed; start it again."""
     only = only_row()
     with bootstrap.service("executor") as (settings, runtime):
-        sandbox = open_sandbox(settings.sandbox, settings.limits.sandbox)
-        sandbox.check()
         alone = None if only is not None else "executor.main"
         with ExitStack() as stack:
+            if only is None:
+                stack.enter_context(exposed(settings.telemetry, METRICS.registry))
+            sandboxes = stack.enter_context(open_sandboxes(settings.sandbox, settings.limits.sandbox))
             worker = stack.enter_context(bootstrap.worker(runtime, alone=alone))
             workdirs = stack.enter_context(Workdirs(settings.sandbox))
-            executor = Executor(worker, sandbox, workdirs)
+            executor = stack.enter_context(open_executor(worker, sandboxes.pool, workdirs))
             if only is not None:
                 executor.run(only)
                 return
-            stack.enter_context(exposed(settings.telemetry, METRICS.registry))
-            sandboxes = stack.enter_context(open_sandboxes(settings.sandbox, settings.limits.sandbox))
             app = create_app(settings.broker, Task.EXECUTE, executor.run, Redelivery(runtime, Task.EXECUTE).ring)
             probes = {
                 "database": runtime.database.check,

@@ -13,13 +13,13 @@ from typing import Final, Self
 from dualtrack import bootstrap
 from dualtrack.db import migrate
 from dualtrack.domain.errors import InfrastructureError
-from dualtrack.engine.executor import Executor
+from dualtrack.engine.executor import open_executor
 from dualtrack.engine.planner import Planner
 from dualtrack.engine.scheduler import Scheduler
 from dualtrack.models.factory import Models, open_models
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.queues.in_process import InProcessDoorbell
-from dualtrack.sandbox.factory import open_sandbox
+from dualtrack.sandbox.factory import open_sandboxes
 from dualtrack.settings import Settings
 from dualtrack.telemetry.sandboxes import METRICS
 from router.app import create_app
@@ -70,9 +70,8 @@ class Platform:
             self._stack.callback(server.stop)
             server.start()
             settings = at(settings, server.url)
-        sandbox = open_sandbox(settings.sandbox, settings.limits.sandbox)
-        self._say(f"sandbox: {sandbox.name}")
-        sandbox.check()
+        sandboxes = self._stack.enter_context(open_sandboxes(settings.sandbox, settings.limits.sandbox))
+        self._say(f"sandbox: {sandboxes.rung.name}, {sandboxes.report.strength}")
         doorbell = InProcessDoorbell()
         runtime = bootstrap.open_runtime(settings, "standalone", doorbell)
         self._stack.callback(bootstrap.close, runtime)
@@ -82,10 +81,11 @@ class Platform:
         self.models.warm_up()
         worker = self._stack.enter_context(bootstrap.worker(runtime))
         workdirs = self._stack.enter_context(Workdirs(settings.sandbox))
+        executor = self._stack.enter_context(open_executor(worker, sandboxes.pool, workdirs))
         self._stack.callback(self._drain, doorbell)
         doorbell.start(
             plan=Planner(worker, self.models.gateway).advance,
-            execute=Executor(worker, sandbox, workdirs).run,
+            execute=executor.run,
             planner_threads=settings.workers.planner_threads,
             executor_threads=settings.workers.executor_threads,
         )

@@ -22,7 +22,7 @@ from dualtrack.domain.policy import PolicyRule
 from dualtrack.engine import ending
 from dualtrack.models.port import ModelGateway
 from dualtrack.objects.workdirs import Workdirs
-from dualtrack.sandbox.factory import open_sessions
+from dualtrack.sandbox.factory import open_sandboxes
 from dualtrack.sandbox.port import Command, Outcome
 from dualtrack.sandbox.sessions import EndReason, PythonCell, Session, SessionRequest, Sessions, Sink
 from dualtrack.settings import DatabaseSettings, SandboxSettings
@@ -123,8 +123,8 @@ def sessions() -> Iterator[Sessions]:
     """One pool for all tests: sandboxes are started while others are at work."""
     with tempfile.TemporaryDirectory(prefix="dualtrack-test-", dir="/var/tmp") as directory:
         Path(directory).chmod(0o711)
-        with open_sessions(SandboxSettings(workspaces=Path(directory) / "workspaces"), PlatformLimits().sandbox) as opened:
-            yield opened
+        with open_sandboxes(SandboxSettings(workspaces=Path(directory) / "workspaces"), PlatformLimits().sandbox) as opened:
+            yield opened.pool
 
 
 @pytest.fixture
