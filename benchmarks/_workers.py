@@ -2,6 +2,8 @@
 
 import argparse
 from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 from dualtrack import bootstrap
@@ -13,7 +15,7 @@ from dualtrack.models.port import Decision, DecisionRequest, ModelInfo, Summary,
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.queues.celery_app import create_app, run_worker
 from dualtrack.queues.port import Task
-from dualtrack.testing.sessions import FakeSessions, completed
+from dualtrack.testing.sandbox import FakeSessions, completed
 
 
 class InstantModel:
@@ -44,9 +46,9 @@ class InstantModel:
         raise NotImplementedError
 
 
-def instant_sessions() -> FakeSessions:
-    """Sandboxes that say "ok" to every command."""
-    return FakeSessions(lambda _: completed(b"ok"))
+def instant_sessions(folder: Path) -> FakeSessions:
+    """Sandboxes that say "ok" to every command; `folder` has their directories."""
+    return FakeSessions(folder, repeat(completed(b"ok")))
 
 
 def main() -> None:
@@ -61,7 +63,10 @@ def main() -> None:
             app = create_app(settings.broker, Task.PLAN, Planner(worker, InstantModel()).advance)
             run_worker(app, Task.PLAN, settings.workers.planner_threads)
         else:
-            with Workdirs(settings.sandbox) as workdirs, open_executor(worker, instant_sessions(), workdirs) as executor:
+            with (
+                Workdirs(settings.sandbox) as workdirs,
+                open_executor(worker, instant_sessions(settings.sandbox.workspaces / "instant"), workdirs) as executor,
+            ):
                 app = create_app(settings.broker, Task.EXECUTE, executor.run)
                 run_worker(app, Task.EXECUTE, settings.workers.executor_threads)
     bootstrap.close(runtime)

@@ -102,7 +102,7 @@ def main() -> None:
         migrate.upgrade(database)
         with Workdirs(SandboxSettings(workspaces=Path(folder) / "workspaces")) as workdirs:
             store = FolderStore(Path(folder) / "objects")
-            stepper = Stepper(database, store, InstantModel(), instant_sessions(), workdirs, limits)
+            stepper = Stepper(database, store, InstantModel(), instant_sessions(Path(folder) / "workspaces" / "instant"), workdirs, limits)
             with stepper.present():
 
                 def cpu() -> float:

@@ -54,7 +54,9 @@ def call(session: Session) -> Call:
     def call(name: str, **arguments: Any) -> ToolResult:
         tool = registry.tool(name)
         assert registry.validate(tool.spec, arguments) is None
-        return tool.run(arguments, ToolContext(SessionBench(session, threading.Event()), PlatformLimits(), threading.Event(), missing, "call_0"))
+        return tool.run(
+            arguments, ToolContext(SessionBench(session, threading.Event()), PlatformLimits(), threading.Event(), missing, "call_0")
+        )
 
     return call
 

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from dualtrack.sandbox.port import Command, Ended, Outcome
 from dualtrack.sandbox.sessions import EndReason, PythonCell, SessionRequest
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.objects import MemoryStore
-from dualtrack.testing.sessions import Asked, FakeSessions, completed
+from dualtrack.testing.sandbox import FakeSessions, completed
 
 LIMITS = SandboxLimits(idle_s=60)
 REQUEST = SessionRequest(LIMITS)
@@ -33,7 +34,7 @@ class Desk:
         self.store = WorkspaceStore(MemoryStore(), "ten_1", PlatformLimits())
         self.outcome: Outcome | Exception = completed()
 
-    def answer(self, asked: Asked) -> Outcome:
+    def answer(self, *_: object) -> Outcome:
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
@@ -72,7 +73,7 @@ class Desk:
 @contextmanager
 def _desk(tmp_path: Path, limits: SandboxLimits = LIMITS) -> Iterator[Desk]:
     desk: list[Desk] = []
-    sessions = FakeSessions(lambda asked: desk[0].answer(asked))  # noqa: PLW0108 - made after it
+    sessions = FakeSessions(tmp_path / "workspaces" / "fakes", repeat(lambda *asked: desk[0].answer(*asked)))  # noqa: PLW0108 - made after it
     ended: set[str] = set()
     with (
         Workdirs(SandboxSettings(workspaces=tmp_path / "workspaces")) as workdirs,
@@ -94,7 +95,7 @@ def test_a_job_goes_on_in_its_session(desk: Desk) -> None:
     desk.read(second)
     desk.call(second, "call_2", "call_3")
     assert desk.ends == [None]
-    assert [session.quiet_times for session in desk.sessions.claimed] == [3]
+    assert [session.quiets for session in desk.sessions.claimed] == [3]
 
 
 def test_another_workspace_is_restored_before_the_job_goes_on(desk: Desk) -> None:

@@ -11,7 +11,7 @@ from dualtrack.sandbox.port import Ended, Outcome
 from dualtrack.sandbox.sessions import PythonCell
 from dualtrack.sandbox.streams import Pumped, Stream
 from dualtrack.testing.bench import FakeBench
-from dualtrack.testing.sessions import completed
+from dualtrack.testing.sandbox import completed
 from dualtrack.tools.port import ToolContext
 from dualtrack.tools.registry import Registry
 from dualtrack.tools.rendering import command_result

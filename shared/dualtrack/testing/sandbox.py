@@ -21,9 +21,9 @@ from dualtrack.sandbox.trees import move_entries
 Answer = Outcome | Exception | Callable[[Command, Path, SandboxLimits, threading.Event], Outcome]
 
 
-def completed(stdout: bytes = b"", stderr: bytes = b"", exit_code: int = 0) -> Outcome:
+def completed(stdout: bytes = b"", stderr: bytes = b"", exit_code: int = 0, *, background: int = 0) -> Outcome:
     """The outcome of a command that ended by itself."""
-    return Outcome(Ended.EXITED, exit_code, None, stdout, stderr, 0, 0, 0.0)
+    return Outcome(Ended.EXITED, exit_code, None, stdout, stderr, 0, 0, 0.0, background=background)
 
 
 class FakeSandbox:

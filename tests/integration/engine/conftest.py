@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.events import END_EVENTS
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
-from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.limits import PlatformLimits, SandboxLimits
 from dualtrack.domain.policy import PolicyRule
 from dualtrack.engine import ending
 from dualtrack.models.port import ModelGateway

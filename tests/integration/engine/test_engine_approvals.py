@@ -26,6 +26,7 @@ from dualtrack.domain.waiting import ApprovalStatus, Hold
 from dualtrack.engine import flow
 from dualtrack.engine.approvals import Decisions
 from dualtrack.models.port import DecisionRequest
+from dualtrack.sandbox.sessions import PythonCell
 from dualtrack.testing.model_script import Script
 from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.testing.stepper import Stepper

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dualtrack.db import steps
 from dualtrack.domain.events import EventType
 from dualtrack.domain.job import Job

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -37,8 +38,8 @@ from dualtrack.sandbox.port import Outcome
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.model_script import Script
 from dualtrack.testing.objects import MemoryStore
+from dualtrack.testing.sandbox import FakeSessions, completed
 from dualtrack.testing.scripted_model import ScriptedModel
-from dualtrack.testing.sessions import Asked, FakeSessions, completed
 from dualtrack.testing.stepper import Stepper
 
 from .conftest import finish, shell
@@ -307,7 +308,7 @@ def machine(database: Database, scratch: Path) -> Iterator[type[Lifecycle]]:
     def script(request: DecisionRequest) -> Any:
         return Script.model_validate(SCRIPTS[request.task.split("\n")[0]])
 
-    def answer(asked: Asked) -> Outcome:
+    def answer(*_: object) -> Outcome:
         crash("executor")
         return completed()
 
@@ -315,7 +316,7 @@ def machine(database: Database, scratch: Path) -> Iterator[type[Lifecycle]]:
     limits = PlatformLimits(heartbeat_s=1000, lease_s=3000, attempts=1000, same_failure=1000)
     gateway = ScriptedModel(script, on_decide=lambda _: crash("planner"))
     with Workdirs(SandboxSettings(workspaces=scratch)) as workdirs:
-        Machine.stepper = Stepper(database, MemoryStore(), gateway, FakeSessions(answer), workdirs, limits)
+        Machine.stepper = Stepper(database, MemoryStore(), gateway, FakeSessions(scratch / "fakes", repeat(answer)), workdirs, limits)
         with Machine.stepper.present():
             yield Machine
 
