@@ -14,7 +14,7 @@ import pytest
 from dualtrack.domain.errors import NotFound
 from dualtrack.domain.limits import PlatformLimits, SandboxLimits
 from dualtrack.sandbox.factory import open_sandboxes
-from dualtrack.sandbox.sessions import Session, SessionRequest, Sessions
+from dualtrack.sandbox.sessions import Sessions
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.bench import SessionBench
 from dualtrack.tools.port import ToolContext, ToolResult
@@ -33,19 +33,19 @@ def pool() -> Iterator[Sessions]:
 
 
 @pytest.fixture
-def session(pool: Sessions) -> Iterator[Session]:
-    claimed = pool.claim(SessionRequest(SandboxLimits()))
-    yield claimed
-    claimed.close()
+def bench(pool: Sessions) -> Iterator[SessionBench]:
+    opened = SessionBench(pool, threading.Event())
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
-def workspace(session: Session) -> Path:
-    return session.workspace
+def workspace(bench: SessionBench) -> Path:
+    return bench.workspace
 
 
 @pytest.fixture
-def call(session: Session) -> Call:
+def call(bench: SessionBench) -> Call:
     """Calls a tool by name, its arguments checked first."""
 
     def missing(call_id: str) -> str:
@@ -54,9 +54,7 @@ def call(session: Session) -> Call:
     def call(name: str, **arguments: Any) -> ToolResult:
         tool = registry.tool(name)
         assert registry.validate(tool.spec, arguments) is None
-        return tool.run(
-            arguments, ToolContext(SessionBench(session, threading.Event()), PlatformLimits(), threading.Event(), missing, "call_0")
-        )
+        return tool.run(arguments, ToolContext(bench, PlatformLimits(), threading.Event(), missing, "call_0"))
 
     return call
 
@@ -83,7 +81,7 @@ def test_a_traceback_shows_the_line_at_fault_and_ends_with_the_error(call: Call)
     observation = call("execute_python", code="values = {}\nprint('before')\nvalues['missing']\n").observation
     assert observation.ok is False
     assert observation.text.startswith("before\n[stderr]\nTraceback")
-    assert 'File "/tmp/main.py", line 3' in observation.text
+    assert 'File "/tmp/cell_1.py", line 3' in observation.text
     assert "values['missing']" in observation.text
     assert observation.text.endswith("KeyError: 'missing'\n[exit status 1]")
 

@@ -178,9 +178,9 @@ def _with_lines(result: ToolResult, *lines: str) -> ToolResult:
 
 
 def _with_skipped(result: ToolResult, skipped: Sequence[tuple[str, str]]) -> ToolResult:
-    """The result, with a word on what the workspace does not keep for the next call."""
+    """The result, with a word on what goes when the sandbox does."""
     if not skipped:
         return result
     shown = "; ".join(f"{path!r} ({reason})" for path, reason in skipped[:_SKIPPED_SHOWN])
     more = f" and {len(skipped) - _SKIPPED_SHOWN} more" if len(skipped) > _SKIPPED_SHOWN else ""
-    return _with_lines(result, f"[not kept for later calls: {shown}{more}]")
+    return _with_lines(result, f"[not saved with the workspace: {shown}{more}]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import mimetypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from opentelemetry.trace import SpanKind, Status, StatusCode

@@ -1,15 +1,14 @@
-"""Benches for tests of tools: one with scripted outcomes, and one over a claimed session."""
+"""Benches for tests of tools: one with scripted outcomes, and one over real sessions."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.port import Command, Outcome
-from dualtrack.sandbox.sessions import PythonCell, Session
+from dualtrack.sandbox.sessions import PythonCell, Session, SessionRequest, Sessions
 
 Answer = Outcome | Exception
 
@@ -37,19 +36,35 @@ class FakeBench:
         return answer
 
 
-@dataclass(frozen=True, slots=True)
 class SessionBench:
-    """A bench over a claimed session."""
+    """A bench over real sessions: the next one is claimed when a limit has ended one, with the files of that one."""
 
-    session: Session
-    cancel: threading.Event
+    def __init__(self, sessions: Sessions, cancel: threading.Event) -> None:
+        self._sessions = sessions
+        self._cancel = cancel
+        self._session: Session | None = None
 
     @property
     def workspace(self) -> Path:
-        return self.session.workspace
+        """What is `/workspace` inside, until the next command."""
+        return self._claimed().workspace
 
     def run(self, command: Command, limits: SandboxLimits) -> Outcome:
-        return self.session.run(command, limits, self.cancel)
+        return self._claimed().run(command, limits, self._cancel)
 
     def python(self, cell: PythonCell, limits: SandboxLimits) -> Outcome:
-        return self.session.python(cell, limits, self.cancel)
+        return self._claimed().python(cell, limits, self._cancel)
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+
+    def _claimed(self) -> Session:
+        old = self._session
+        if old is None:
+            self._session = self._sessions.claim(SessionRequest(SandboxLimits()))
+        elif old.ended is not None:
+            self._session = self._sessions.claim(SessionRequest(SandboxLimits()))
+            old.close(keep=self._session.workspace)
+        assert self._session is not None
+        return self._session

@@ -86,7 +86,7 @@ def test_a_limit_ends_the_session_and_the_agent_is_told(make: Make, sandbox: Cou
     assert "[killed: wall time limit 1 s]" in limit
     assert "Python variables are gone" in limit
     assert after.strip().splitlines()[0] == "False True"
-    assert [session.ended for session in sandbox.claimed] == [EndReason.LIMIT, EndReason.DONE]
+    assert [session.ended for session in sandbox.claimed] == [EndReason.LIMIT, None]
 
 
 def test_another_executor_goes_on_from_the_snapshot_and_says_what_is_lost(make: Make) -> None:

@@ -16,7 +16,7 @@ from dualtrack.engine import intake, observations
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.scripted_model import ScriptedModel
 
-from .conftest import Make, finish, python, shell, types
+from .conftest import CountingSandbox, Make, finish, python, shell, types
 
 
 def test_a_job_plans_runs_and_finishes(make: Make, store: MemoryStore) -> None:
@@ -112,12 +112,16 @@ def test_outputs_must_exist_and_are_saved_as_artifacts(make: Make, store: Memory
     assert saved == {"report.md": b"hi\n", "n.txt": b"1\n"}
 
 
-def test_what_a_workspace_does_not_keep_is_told(make: Make) -> None:
+def test_what_a_workspace_does_not_keep_is_told(make: Make, sandbox: CountingSandbox) -> None:
     stepper = make([shell("touch \"$(printf 'a\\377b')\"; echo made"), shell("ls"), finish()])
-    job = stepper.run(stepper.submit())
+    job = stepper.submit()
+    for _ in range(3):
+        stepper.ring()
+    sandbox.claimed[0].close()
+    job = stepper.run(job)
     first, second, _ = stepper.steps(job)
     assert "made" in first.calls[0].preview
-    assert "not kept for later calls: " in first.calls[0].preview
+    assert "not saved with the workspace: " in first.calls[0].preview
     assert "(no output)" in second.calls[0].preview
 
 
