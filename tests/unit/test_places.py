@@ -48,10 +48,10 @@ class Desk:
             with place.standing_still() as directory:
                 if files:
                     (directory / files).write_text(call_id)
-                after = self.store.snapshot(directory, digest).digest
+                after = self.store.snapshot(directory, digest)
             place.done(after, call_id)
             self.notice = place.take_notice()
-            return after
+            return after.digest
 
     def read(self, digest: str | None) -> None:
         with self.places.lease("job_1", shared=True) as place:

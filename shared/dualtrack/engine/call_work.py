@@ -101,9 +101,10 @@ class CallWork:
                         snapshot = store.snapshot(directory, job.workspace)
                     workspace = snapshot.digest
                     point(Fault.EXECUTOR_SNAPSHOT, job.id)
-                    place.done(workspace, call.id)
+                    place.done(snapshot, call.id)
                     result = _with_skipped(result, snapshot.skipped)
                 except WorkspaceTooLarge as error:
+                    place.too_large(self._runtime.limits.workspace_bytes)
                     note = f"The call's changes were undone: {error.message}"
                     result = _with_lines(replace(result, observation=replace(result.observation, ok=False)), note)
                     result = replace(result, details=dict(result.details) | {"undone": error.code})

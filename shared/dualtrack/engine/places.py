@@ -18,14 +18,16 @@ from typing import Final, Self
 
 from dualtrack.domain.errors import DualtrackError, SandboxFailed
 from dualtrack.domain.limits import SandboxLimits
-from dualtrack.objects.workdirs import MAX_DIRECTORIES, Workdir, Workdirs
-from dualtrack.objects.workspace import WorkspaceStore
+from dualtrack.objects.workdirs import Workdir, Workdirs
+from dualtrack.objects.workspace import Snapshot, WorkspaceStore
 from dualtrack.sandbox.port import Command, Outcome
 from dualtrack.sandbox.sessions import EndReason, PythonCell, Session, SessionRequest, Sessions, Sink
 
 _LOG: Final = logging.getLogger(__name__)
 _UNRECORDED: Final = ""
 """Stands for a call at work: should it never be recorded, what it has left in its session is not gone on with."""
+_BARE: Final = 256
+"""Jobs remembered that have no session."""
 SWEEP_S: Final = 5.0
 """How soon a session ends after its job has, or after its idle time."""
 
@@ -50,6 +52,11 @@ class Place:
         return self._directory is directory
 
     @property
+    def homeless(self) -> bool:
+        """Whether its directory had to go for others."""
+        return not self._directory.path.is_dir()
+
+    @property
     def live(self) -> bool:
         """Whether it holds a session."""
         return self._session is not None
@@ -71,6 +78,7 @@ class Place:
                     return
                 self.end(EndReason.DONE, "other calls of the job ran elsewhere or were undone")
             store.restore(digest, self._directory.path, owner=self._directory.owner)
+            self._directory.size = store.manifest(digest).size
             self._digest = digest
             self._latest = None
 
@@ -84,11 +92,16 @@ class Place:
         with self._lock:
             self._latest = _UNRECORDED
 
-    def done(self, digest: str | None, call_id: str) -> None:
+    def done(self, snapshot: Snapshot, call_id: str) -> None:
         """That call has ended, with this workspace; whether it gets recorded shows in the database."""
         with self._lock:
-            self._digest = digest
+            self._digest = snapshot.digest
             self._latest = call_id
+            self._directory.size = snapshot.bytes
+
+    def too_large(self, least: int) -> None:
+        """That call has ended, with a workspace of more than `least` bytes, which goes with the next `prepare`."""
+        self._directory.size = least
 
     def run(
         self,
@@ -246,7 +259,7 @@ class Places:
                 place.try_end(EndReason.DONE, "")
             elif place.idle_for(self._limits.idle_s):
                 place.try_end(EndReason.IDLE, f"idle for {self._limits.idle_s:g} s")
-            elif surplus > 0:
+            elif surplus > 0 or place.homeless:
                 place.try_end(EndReason.EVICTED, "others needed its room")
             else:
                 continue
@@ -264,7 +277,7 @@ class Places:
             self._users[job_id] = self._users.get(job_id, 0) + 1
             # What is left of jobs that have no session is next to nothing, yet there is no end of jobs.
             bare = [other for other, kept in self._places.items() if not kept.live and other not in self._users]
-            for other in bare[: max(0, len(bare) - MAX_DIRECTORIES)]:
+            for other in bare[: max(0, len(bare) - _BARE)]:
                 del self._places[other]
         if old is not None and old is not place:
             old.end(EndReason.EVICTED)

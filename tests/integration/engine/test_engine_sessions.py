@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dualtrack.db import steps
-from dualtrack.domain.events import EventType
+from dualtrack.domain.events import Event, EventType
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.sandbox.sessions import EndReason
@@ -108,7 +108,10 @@ def test_output_is_seen_while_the_command_runs(make: Make) -> None:
     stepper.ring()
     thread = threading.Thread(target=stepper.ring)
     thread.start()
-    seen = lambda: [event for event in stepper.events(job) if event.type is EventType.CALL_OUTPUT]  # noqa: E731 - asked again and again
+
+    def seen() -> list[Event]:
+        return [event for event in stepper.events(job) if event.type is EventType.CALL_OUTPUT]
+
     assert soon(lambda: bool(seen()))
     (event,) = seen()
     (call,) = stepper.steps(job)[0].calls
