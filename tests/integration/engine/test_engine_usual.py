@@ -28,7 +28,7 @@ from dualtrack.engine import ending, flow
 from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.testing.stepper import Stepper
 
-from .conftest import Make, finish, python, shell
+from .conftest import CountingSandbox, Make, finish, python, shell
 
 _TIMES = {"created_at", "started_at", "finished_at", "due_at", "lease_until", "deadline_at", "at", "latency_s", "not_before"}
 _ITS_OWN = {"traceparent", "request_traceparent", "owner", "key_id"}
@@ -159,7 +159,7 @@ def test_a_second_claim_finds_nothing_to_begin(make: Make) -> None:
 
 
 @pytest.mark.parametrize("asked", ["cancel", "pause"])
-def test_what_a_job_is_asked_while_its_call_runs_is_seen_at_the_end(make: Make, asked: str) -> None:
+def test_what_a_job_is_asked_while_its_call_runs_is_seen_at_the_end(make: Make, sandbox: CountingSandbox, asked: str) -> None:
     stepper, job, _ = at_a_pending_call(make)
 
     def ask() -> None:
@@ -170,7 +170,7 @@ def test_what_a_job_is_asked_while_its_call_runs_is_seen_at_the_end(make: Make, 
             else:
                 flow.hold(tx, stepper.runtime, now, Hold.PAUSED, by="test")
 
-    stepper.executor._sandbox.before = ask  # type: ignore[attr-defined]
+    sandbox.before = ask
     stepper.ring()
     assert stepper.job(job).status is (JobStatus.CANCELLED if asked == "cancel" else JobStatus.WAITING)
 
