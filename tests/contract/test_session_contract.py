@@ -18,10 +18,12 @@ from dualtrack.testing.sandbox import sandbox_workspace
 
 
 class Bare:
+    shares_files = True
+
     @pytest.fixture(scope="class")
     @classmethod
     def sessions(cls) -> Iterator[Sessions]:
-        with BareRung() as rung, sandbox_workspace() as root:
+        with BareRung(shares_files=cls.shares_files) as rung, sandbox_workspace() as root:
             sessions = RungSessions(rung, root)
             yield sessions
             sessions.close()
@@ -71,6 +73,12 @@ class TestBubblewrapWithoutControlGroups(Bubblewrap, SessionLimitsContract):
 class TestBare(Bare, SessionContract):
     def test_a_read_only_session(self, sessions: Sessions) -> None:
         pytest.skip("nothing isolates it")
+
+
+class TestBareMirrored(TestBare):
+    """As a rung without a shared file system: files go through the agent."""
+
+    shares_files = False
 
 
 class TestBarePython(Bare, SessionPythonContract):

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Final, Self
 
 from dualtrack.domain.errors import SandboxUnavailable
@@ -86,7 +87,9 @@ class Sandboxes:
         self.report = self._probe()
         self.templates = Templates(settings, lambda: self._prove(launcher))
         stack.callback(self.templates.close)
-        launcher = Launcher(self.rung, _connect, self.templates, slots, settings.start_timeout_s)
+        launcher = Launcher(
+            self.rung, partial(_connect, shares_files=self.rung.shares_files), self.templates, slots, settings.start_timeout_s
+        )
         _LOG.info("the sandbox's Python is %s", self.templates.interpreter)  # and so it is proved that one starts and answers
         self._build(launcher)
         self.pool = stack.enter_context(SessionPool(launcher, settings, self._limits))
@@ -130,5 +133,5 @@ class Sandboxes:
             builder.prune()
 
 
-def _connect(launched: Launched, spec: LaunchSpec) -> AgentSession:
-    return AgentSession(launched, spec, spec.workspace.parent.name)
+def _connect(launched: Launched, spec: LaunchSpec, *, shares_files: bool) -> AgentSession:
+    return AgentSession(launched, spec, spec.workspace.parent.name, shares_files=shares_files)

@@ -12,10 +12,12 @@ from typing import Final
 
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
+from dualtrack.objects.trees import WorkspaceTooLarge
 from dualtrack.sandbox.access import give_workspace
 from dualtrack.sandbox.disk import DiskWatch
 from dualtrack.sandbox.execution import Execution
 from dualtrack.sandbox.inside import protocol
+from dualtrack.sandbox.mirror import Mirror
 from dualtrack.sandbox.outcome import session_outcome
 from dualtrack.sandbox.port import Command, Ended, Outcome
 from dualtrack.sandbox.rung import WORKSPACE, Counters, Launched, LaunchSpec
@@ -41,6 +43,7 @@ class AgentSession:
         spec: LaunchSpec,
         id: str,  # noqa: A002 - the protocol's own name
         *,
+        shares_files: bool = True,
         on_close: Callable[[AgentSession], None] = lambda _: None,
     ) -> None:
         """Takes a sandbox that was just started.
@@ -49,6 +52,7 @@ class AgentSession:
             launched: the sandbox; closed with the session.
             spec: what it was started with.
             id: names it in logs and spans.
+            shares_files: whether the workspace inside is that of `spec`; else `push` and `pull` send files through the agent.
             on_close: called once, by `close`, when nothing is left of the sandbox.
         """
         self.id = id
@@ -57,6 +61,7 @@ class AgentSession:
         self._launched = launched
         self._spec = spec
         self._inside = launched.inside
+        self._shares_files = shares_files
         self._on_close = on_close
         self._wire = AgentWire(launched.output, launched.input)
         self._lock = threading.Lock()
@@ -196,10 +201,30 @@ class AgentSession:
         self.push()
 
     def push(self) -> None:
-        """See `Session.push`."""
+        """See `Session.push`.
+
+        Raises:
+            SandboxFailed: it can't be read here or written inside; the session is over.
+        """
+        if not self._shares_files:
+            self._mirror(Mirror.push)
 
     def pull(self) -> None:
-        """See `Session.pull`."""
+        """See `Session.pull`.
+
+        Raises:
+            SandboxFailed: it can't be read inside or written here; the session is over.
+            WorkspaceTooLarge: there is more inside than a workspace may hold.
+        """
+        if not self._shares_files and self._spec.writable:
+            self._mirror(Mirror.pull)
+
+    def _mirror(self, move: Callable[[Mirror], None]) -> None:
+        with self._talking():
+            try:
+                move(Mirror(self._wire, self._next_channel, self.workspace, self._spec.limits))
+            except OSError as error:
+                raise SandboxFailed(f"The workspace could not be mirrored: {error}.") from error
 
     def close(self, reason: EndReason = EndReason.DONE, *, keep: Path | None = None) -> None:
         """See `Session.close`.
@@ -242,6 +267,8 @@ class AgentSession:
             except protocol.ProtocolError as error:
                 self._end(EndReason.BROKEN)
                 raise SandboxFailed(f"The sandbox broke off ({self._ended}): {error}. {self._launched.said()}".strip()) from error
+            except WorkspaceTooLarge:
+                raise
             except BaseException:
                 self._end(EndReason.BROKEN)  # in the middle of a conversation, nobody could go on with it
                 raise

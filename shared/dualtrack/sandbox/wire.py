@@ -35,6 +35,11 @@ class AgentWire:
         self._poll.register(source, select.POLLIN)
         self._writes = False
 
+    @property
+    def backlog(self) -> int:
+        """Bytes that the agent has not taken yet."""
+        return sum(len(data) for data in self._waiting)
+
     def send(self, data: bytes) -> None:
         """Send encoded frames: at once as far as the agent takes them, the rest in later turns.
 

@@ -29,15 +29,17 @@ class BareLaunched:
     enforced = Enforced(memory=False, processes=False)
     own_processes = False
 
-    def __init__(self, spec: LaunchSpec, agent: Path) -> None:
-        self.inside = str(spec.workspace)
+    def __init__(self, spec: LaunchSpec, agent: Path, *, shares_files: bool) -> None:
         self._scratch = Path(tempfile.mkdtemp(prefix="dualtrack-bare-"))
+        workspace = spec.workspace if shares_files else self._scratch / "workspace"
+        workspace.mkdir(exist_ok=True)
+        self.inside = str(workspace)
         self._mark = f"DUALTRACK_BARE={self._scratch.name}".encode()
         self._said = (self._scratch / "said").open("w+b")
         (self._scratch / "tmp").mkdir()
         environment = {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "HOME": str(spec.workspace),
+            "HOME": self.inside,
             "LANG": "C.UTF-8",
             "TMPDIR": str(self._scratch / "tmp"),
             "DUALTRACK_BARE": self._scratch.name,
@@ -46,7 +48,7 @@ class BareLaunched:
         self._process = subprocess.Popen(
             [PYTHON, "-I", "-B", str(agent)],
             env=environment,
-            cwd=spec.workspace,
+            cwd=workspace,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
@@ -103,9 +105,9 @@ class BareRung:
     """`Rung` for tests. Use as a context manager, which removes the agent's directory."""
 
     name = RungName.LANDLOCK  # there is no name for none
-    shares_files = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, shares_files: bool = True) -> None:
+        self.shares_files = shares_files
         self._directory = tempfile.TemporaryDirectory(prefix="dualtrack-agent-")
         self._agent = write_agent(Path(self._directory.name) / "agent")
 
@@ -120,14 +122,14 @@ class BareRung:
         return RungReport(self.name, True, "none: for tests", found)
 
     def launch(self, spec: LaunchSpec) -> BareLaunched:
-        return BareLaunched(spec, self._agent)
+        return BareLaunched(spec, self._agent, shares_files=self.shares_files)
 
     def sweep(self) -> Sequence[str]:
         return ()
 
     def session(self, spec: LaunchSpec, name: str = "bare") -> AgentSession:
         """A session that is ready."""
-        session = AgentSession(self.launch(spec), spec, name)
+        session = AgentSession(self.launch(spec), spec, name, shares_files=self.shares_files)
         try:
             session.wait_ready(READY_S)
         except BaseException:

@@ -35,7 +35,9 @@ class RungSessions:
             relay_port=egress.relay_port if egress else None,
             writable=request.writable,
         )
-        session = AgentSession(self.rung.launch(spec), spec, workspace.name, on_close=lambda _: shutil.rmtree(workspace))
+        session = AgentSession(
+            self.rung.launch(spec), spec, workspace.name, shares_files=self.rung.shares_files, on_close=lambda _: shutil.rmtree(workspace)
+        )
         with self._lock:
             self._claimed.append(session)
         try:

@@ -9,6 +9,7 @@ import signal
 import sys
 
 from . import children, commands, interpreter, protocol
+from .files import Files
 from .outputs import Drain
 from .processes import Processes
 from .protocol import Fields
@@ -34,6 +35,7 @@ class Agent:
         """The one of the persistent cells."""
         self._parts: dict[int, bytearray] = {}
         self._cells = 1
+        files = Files(self._wire)
         self._answers = {
             protocol.EXEC: self._exec,
             protocol.CELL: self._cell,
@@ -43,6 +45,12 @@ class Agent:
             protocol.PING: self._ping,
             protocol.FREEZE: self._freeze,
             protocol.THAW: self._thaw,
+            protocol.LIST: files.list,
+            protocol.GET: files.get,
+            protocol.PUT: files.put,
+            protocol.DATA: files.data,
+            protocol.DATA_END: files.data_end,
+            protocol.REMOVE: files.remove,
         }
         self._wakeup, wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
