@@ -12,6 +12,11 @@ from dualtrack.sandbox.access import may_traverse
 _SYSTEM: Final = (Path("/usr/local/bin/python3"), Path("/usr/bin/python3"))
 
 
+def system_python() -> Path:
+    """The system's own interpreter; there is one where `interpreter_prefix` gives None."""
+    return next((path for path in _SYSTEM if path.is_file()), Path(sys.executable).resolve())
+
+
 def interpreter_prefix(uid: int | None) -> Path | None:
     """The installation to bind into the sandbox; None: it has a Python under /usr already.
 

@@ -71,6 +71,20 @@ class SandboxGroup:
             self._last = Counters(_cpu_s(self._cpu), _peak(self._memory), _out_of_memory(self._memory), _refused(self._pids))
         return self._last
 
+    @property
+    def holds(self) -> bool:
+        """Whether there is any group, so that `kill` reaches what was added."""
+        return bool(self._paths)
+
+    def await_empty(self, patience_s: float) -> bool:
+        """Whether no process is left in it by then."""
+        deadline = time.monotonic() + patience_s
+        while any(_read(path, "cgroup.procs") for path in self._paths):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.001)
+        return True
+
     def kill(self) -> None:
         """End all processes in it: at once where the kernel has `cgroup.kill`, else one by one, until none is left or for 2 s."""
         if self._kill is not None:

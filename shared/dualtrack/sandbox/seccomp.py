@@ -1,4 +1,4 @@
-"""The system call filter of the bubblewrap driver: a deny-list that leaves threads, multiprocessing, asyncio and sqlite working.
+"""The system call filter of the rungs that share this kernel: a deny-list that leaves threads, multiprocessing, asyncio and sqlite working.
 
 Without it bubblewrap lets user namespaces, ptrace of its own pid 1, keyctl, io_uring, perf, userfaultfd and AF_VSOCK through.
 Everything denied answers EPERM, except calls with a well-known older form, which answer ENOSYS so that libraries fall back to it.
@@ -47,10 +47,21 @@ _DENIED_NUMBERS: Final = (
     *(447, 459, 460, 461, 469),  # memfd_secret, lsm_get_self_attr lsm_set_self_attr lsm_list_modules, file_setattr
 )
 _ABSENT_NUMBERS: Final = (435, 437, 452)  # clone3, openat2, fchmodat2: their arguments lie in memory or have an older, filtered form
+# Where no namespace hides what is the machine's: sockets but pairs (a unix socket's path is not for Landlock to refuse, nor is UDP), and
+# System V's and POSIX's shared objects.
+_DENIED_IN_THE_OPEN: Final = (
+    *("socket", "shmget", "shmat", "shmctl", "msgget", "msgsnd", "msgrcv", "msgctl", "semget", "semop", "semtimedop", "semctl", "ipc"),
+    *("mq_open", "mq_unlink", "migrate_pages", "move_pages"),
+)
+# The first argument is a process; any but the caller may be another sandbox's of the same user.
+_SELF_ONLY: Final = ("prlimit64", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr")
+# Of kind (argument 0) and number (argument 1): kinds that are a whole user's.
+_OF_USERS: Final = (("setpriority", 2), ("ioprio_set", 3))
 _CLONE_NEW_FLAGS: Final = (0x00000080, 0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
 _SETID_BITS: Final = (stat.S_ISUID, stat.S_ISGID)
 _O_TMPFILE: Final = 0o20000000
 _TERMINAL_INJECTION: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+_AF_UNIX: Final = 1
 _AF_NETLINK: Final = 16
 _FAMILIES: Final = frozenset({1, 2, 10, _AF_NETLINK})  # UNIX, INET, INET6, NETLINK (NETLINK_ROUTE only)
 _FAMILY_END: Final = 64
@@ -70,8 +81,10 @@ class _Rules(Protocol):
 
 
 @cache
-def filter_program() -> bytes:
-    """The filter as a BPF program for `bwrap --seccomp`; built once per process (under 1 ms).
+def filter_program(*, namespaces: bool = True) -> bytes:
+    """The filter as a BPF program; built once per process (under 1 ms).
+
+    `namespaces`: the sandbox has namespaces of its own; else more is denied that would reach beyond it.
 
     Raises:
         SandboxUnavailable: when libseccomp is missing.
@@ -80,13 +93,15 @@ def filter_program() -> bytes:
         import pyseccomp
     except (ImportError, RuntimeError) as error:
         raise SandboxUnavailable(
-            "The bubblewrap sandbox needs libseccomp: install the system package 'libseccomp2' (Debian, Ubuntu) or 'libseccomp' "
+            "The sandbox needs libseccomp: install the system package 'libseccomp2' (Debian, Ubuntu) or 'libseccomp' "
             f"(Fedora, Arch) and the Python package 'pyseccomp' ({error})."
         ) from error
     rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
     deny = pyseccomp.ERRNO(errno.EPERM)
     _add_calls(pyseccomp, rules, deny)
     _add_arguments(pyseccomp, rules, deny)
+    if not namespaces:
+        _add_in_the_open(pyseccomp, rules, deny)
     descriptor = os.memfd_create("seccomp", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "r+b") as file:
         rules.export_bpf(file)
@@ -143,3 +158,21 @@ def _add_sockets(pyseccomp: ModuleType, add: Callable[..., None]) -> None:
         add("socket", of_family, pyseccomp.Arg(2, pyseccomp.GT, _LAST_PROTOCOL))
         add("socket", of_family, pyseccomp.Arg(2, pyseccomp.MASKED_EQ, _LOW_32_BITS, _DCCP))
     add("socket", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, _LOW_32_BITS, _AF_NETLINK), pyseccomp.Arg(2, pyseccomp.GT, 0))
+
+
+def _add_in_the_open(pyseccomp: ModuleType, rules: _Rules, deny: int) -> None:
+    """Calls that namespaces would make harmless."""
+
+    def add(name: str, *arguments: object) -> None:
+        number = pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name)
+        if number >= 0:
+            rules.add_rule(deny, number, *arguments)
+
+    for name in _DENIED_IN_THE_OPEN:
+        add(name)
+    for name in _SELF_ONLY:
+        add(name, pyseccomp.Arg(0, pyseccomp.NE, 0))
+    for name, users in _OF_USERS:
+        add(name, pyseccomp.Arg(1, pyseccomp.NE, 0))
+        add(name, pyseccomp.Arg(0, pyseccomp.MASKED_EQ, _LOW_32_BITS, users))
+    add("socketpair", pyseccomp.Arg(0, pyseccomp.NE, _AF_UNIX))

@@ -31,7 +31,7 @@ def main() -> int:
         start = _read_start(source)
         os.chdir(start.text("workspace"))
         _set_environment()
-        processes = Processes(own=start.flag("own_processes"))
+        processes = Processes(own=start.flag("own_processes"), census=_census())
         problems = _start_relay(start, processes)
         serving = agent.Agent(source, target, processes=processes, workspace=start.text("workspace"))
         problems += _preload(start.texts("preload"))
@@ -48,6 +48,15 @@ def main() -> int:
         os.write(2, ("dualtrack agent: %s\n" % error).encode())
         return 1
     return job()
+
+
+def _census() -> int:
+    """Socket to a supervisor, which gives its number as the only argument; -1 where there is none."""
+    if not sys.argv[1:]:
+        return -1
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)  # noqa: FBT003 - has no name
+    return descriptor
 
 
 def _take_descriptors() -> tuple[int, int]:

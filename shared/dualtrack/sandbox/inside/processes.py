@@ -7,15 +7,22 @@ import signal
 import time
 
 _SETTLE_S = 2.0
+_CENSUS_BYTES = 128 * 1024
 _RUNNING = frozenset("RSD")
 
 
 class Processes:
     """Those that are not the agent itself."""
 
-    def __init__(self, *, own: bool) -> None:
-        """`own`: this pid namespace holds nothing but the sandbox; else only the agent's descendants are touched."""
+    def __init__(self, *, own: bool, census: int = -1) -> None:
+        """Takes how they are found.
+
+        Args:
+            own: `kill(-1)` reaches all of them and no others; else only the agent's descendants are touched.
+            census: socket to the supervisor, which says what there is where /proc can't be read; -1: none.
+        """
         self._own = own
+        self._census = census
         self.helpers: set[int] = set()
         """The agent's own children that are no commands."""
 
@@ -47,6 +54,8 @@ class Processes:
     def _seen(self) -> dict[int, str]:
         """Process number to state, without the agent and the init of its pid namespace."""
         own = os.getpid()
+        if self._census >= 0:
+            return self._asked()
         if self._own:
             try:
                 pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -56,6 +65,14 @@ class Processes:
         else:
             pids = _descendants(own)
         return {pid: state for pid, state in ((pid, _state(pid)) for pid in pids) if state}
+
+    def _asked(self) -> dict[int, str]:
+        try:
+            os.write(self._census, b"?")
+            words = os.read(self._census, _CENSUS_BYTES).split()
+        except OSError:  # the supervisor has ended, and so will we
+            return {}
+        return {int(words[at]): words[at + 1].decode() for at in range(0, len(words) - 1, 2)}
 
 
 def _state(pid: int) -> str:
