@@ -9,10 +9,11 @@ import pytest
 
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.cgroups import detect
+from dualtrack.sandbox.rung import Rung
 from dualtrack.sandbox.sessions import Session, Sessions
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.bare_rung import BareRung
-from dualtrack.testing.contracts.sessions import SessionContract, SessionLimitsContract, SessionPythonContract
+from dualtrack.testing.contracts.sessions import Run, SessionContract, SessionLimitsContract, SessionPythonContract
 from dualtrack.testing.rung_sessions import RungSessions
 from dualtrack.testing.sandbox import sandbox_workspace
 
@@ -29,19 +30,23 @@ class Bare:
             sessions.close()
 
 
-class Bubblewrap:
+class OnLinux:
+    """A rung that shares the kernel."""
+
     cgroups = True
+
+    @classmethod
+    def rung(cls, settings: SandboxSettings) -> Rung:
+        raise NotImplementedError
 
     @pytest.fixture(scope="class")
     @classmethod
     def sessions(cls) -> Iterator[Sessions]:
         if sys.platform != "linux":
-            pytest.skip("bubblewrap runs on Linux only")
-        from dualtrack.sandbox.bubblewrap import BubblewrapRung
-
+            pytest.skip("runs on Linux only")
         with sandbox_workspace() as root:
             root.chmod(0o711)
-            sessions = RungSessions(BubblewrapRung(SandboxSettings(workspaces=root), SandboxLimits(), cgroups=cls.cgroups), root)
+            sessions = RungSessions(cls.rung(SandboxSettings(workspaces=root)), root)
             yield sessions
             sessions.close()
 
@@ -52,6 +57,14 @@ class Bubblewrap:
     @pytest.fixture
     def counts_processes(self) -> bool:
         return self.cgroups and detect().pids is not None
+
+
+class Bubblewrap(OnLinux):
+    @classmethod
+    def rung(cls, settings: SandboxSettings) -> Rung:
+        from dualtrack.sandbox.bubblewrap import BubblewrapRung
+
+        return BubblewrapRung(settings, SandboxLimits(), cgroups=cls.cgroups)
 
 
 class TestBubblewrap(Bubblewrap, SessionContract):
@@ -67,6 +80,43 @@ class TestBubblewrapLimits(Bubblewrap, SessionLimitsContract):
 
 
 class TestBubblewrapWithoutControlGroups(Bubblewrap, SessionLimitsContract):
+    cgroups = False
+
+
+class Landlock(OnLinux):
+    newest_abi: int | None = None
+
+    @classmethod
+    def rung(cls, settings: SandboxSettings) -> Rung:
+        from dualtrack.sandbox.inside.landlock import supported_abi
+        from dualtrack.sandbox.landlock import LandlockRung
+
+        if supported_abi() < 1:
+            pytest.skip("this kernel has no Landlock")
+        return LandlockRung(settings, SandboxLimits(), cgroups=cls.cgroups, newest_abi=cls.newest_abi)
+
+
+class TestLandlock(Landlock, SessionContract):
+    pass
+
+
+class TestLandlockPython(Landlock, SessionPythonContract):
+    @pytest.mark.xfail(reason="no /dev/shm inside, which the locks of multiprocessing need: one of the rung's gaps")
+    @pytest.mark.parametrize("method", ["fork", "spawn"])
+    def test_multiprocessing_and_pickle(self, python: Run, method: str) -> None:
+        super().test_multiprocessing_and_pickle(python, method)
+
+
+class TestLandlockLimits(Landlock, SessionLimitsContract):
+    pass
+
+
+class TestLandlockWithoutControlGroups(Landlock, SessionLimitsContract):
+    cgroups = False
+
+
+class TestLandlockOfAnOlderKernel(Landlock, SessionContract):
+    newest_abi = 3
     cgroups = False
 
 

@@ -36,6 +36,10 @@ def open_rung(name: RungName, settings: SandboxSettings, limits: SandboxLimits) 
     Raises:
         SandboxUnavailable: what it is driven with is not installed.
     """
+    if name is RungName.LANDLOCK:
+        from dualtrack.sandbox.landlock import LandlockRung
+
+        return LandlockRung(settings, limits)
     if name is RungName.BUBBLEWRAP:
         from dualtrack.sandbox.bubblewrap import BubblewrapRung
 
