@@ -113,6 +113,7 @@ class TestLandlockLimits(Landlock, SessionLimitsContract):
 
 class TestLandlockWithoutControlGroups(Landlock, SessionLimitsContract):
     cgroups = False
+    others = 64
 
 
 class TestLandlockOfAnOlderKernel(Landlock, SessionContract):
