@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dualtrack.domain.errors import SandboxUnavailable
+from dualtrack.objects import process_dir
 from dualtrack.objects.workdirs import WorkdirBusy, Workdirs
 from dualtrack.settings import SandboxSettings
 
@@ -189,3 +191,25 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
 def test_a_job_id_names_one_directory(tmp_path: Path, job: str) -> None:
     with open_workdirs(tmp_path / "w") as workdirs, pytest.raises(ValueError, match="no job id"), workdirs.lease(job):
         pass
+
+
+def test_leavings_that_can_not_be_removed_yet_keep_nobody_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stuck, gone = tmp_path / "w" / "1-00000000", tmp_path / "w" / "2-00000000"
+    for left in (stuck, gone):
+        (left / "job_a").mkdir(parents=True)
+    real = process_dir.remove_in
+
+    def busy(directory: Path, name: str) -> None:
+        if name == stuck.name:
+            raise OSError(errno.EBUSY, "something is mounted there", name)
+        real(directory, name)
+
+    monkeypatch.setattr(process_dir, "remove_in", busy)
+    with open_workdirs(tmp_path / "w"):
+        assert (stuck.exists(), gone.exists()) == (True, False)
+        assert str(stuck) in caplog.text
+    monkeypatch.undo()
+    with open_workdirs(tmp_path / "w"):
+        assert not stuck.exists()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -207,6 +209,27 @@ def test_files_out_of_packs_are_merged_without_being_copied(store: WorkspaceStor
     assert contents(tmp_path / "parent") == expected
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_files_out_of_packs_belong_to_the_owner(store: WorkspaceStore, work: Path, tmp_path: Path) -> None:
+    (work / "d000" / "f00003").chmod(0o700)
+    digest = store.snapshot(work, None).digest
+    (tmp_path / "other").mkdir()
+    store.restore(digest, tmp_path / "other", owner=(65534, 65534))
+    found = [path.lstat() for path in (tmp_path / "other").rglob("*")]
+    assert {(status.st_uid, status.st_gid) for status in found} == {(65534, 65534)}
+    assert {stat.S_IMODE(status.st_mode) for status in found} == {0o755, 0o644}
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_chosen_names_can_not_make_chunks_tiny_or_endless(monkeypatch: pytest.MonkeyPatch, cut: int) -> None:
+    monkeypatch.setattr("zlib.crc32", lambda _: cut)  # as if each name had been chosen so
+    entries = [Entry(f"{n:06}", EntryKind.FILE, 1, "0" * 64) for n in range(5000)]
+    lengths = [len(chunk.entries) for chunk in manifest_chunks.encode(entries, ())[1].chunks]
+    assert sum(lengths) == 5000
+    assert min(lengths[:-1]) >= manifest_chunks.MIN_CHUNK_ENTRIES
+    assert max(lengths) <= manifest_chunks.MAX_CHUNK_ENTRIES
+
+
 def test_a_lost_or_damaged_pack_is_told_by_a_files_path(store: WorkspaceStore, memory: MemoryStore, work: Path) -> None:
     digest = store.snapshot(work, None).digest
     pack = store.manifest(digest).by_path["d000/f00007"].pack
@@ -303,6 +326,7 @@ def test_any_row_of_manifests_reads_back(rows: list[dict[str, int]]) -> None:
     blobs = BlobStore(memory, "ten_1")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifest_chunks, "CHUNK_ENTRIES", 2)
+        patch.setattr(manifest_chunks, "MIN_CHUNK_ENTRIES", 1)
         patch.setattr(manifest_chunks, "MAX_CHUNK_ENTRIES", 3)
         patch.setattr(manifest_chunks, "MAX_BLOBS", 2)
         patch.setattr(manifests, "CHUNKED_FROM", 1)

@@ -20,9 +20,11 @@ from dualtrack.domain.paths import workspace_path
 from dualtrack.objects.manifest import Entry, EntryKind, Manifest, Pack, as_json, from_json
 from dualtrack.objects.places import Place
 
-CHUNK_ENTRIES: Final = 128
-"""Entries of a chunk on average, about 20 KiB; what a snapshot with one change stores at least."""
+CHUNK_ENTRIES: Final = 96
+"""Entries of a chunk on average, beyond the least, together about 20 KiB; what a snapshot with one change stores at least."""
+MIN_CHUNK_ENTRIES: Final = 32
 MAX_CHUNK_ENTRIES: Final = 1024
+"""Names can be chosen so that they cut always, or never."""
 MAX_BLOBS: Final = 16
 """Objects of earlier snapshots that one refers to; chunks of others are stored again, so that reading stays a matter of few requests."""
 _MAGIC: Final = b"dualtrack-manifest 2 "
@@ -104,7 +106,8 @@ def decode(data: bytes, digest: str, known: Mapping[str, Chunk], fetch: Fetch) -
 def _runs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
     start = 0
     for end, entry in enumerate(entries, 1):
-        if zlib.crc32(entry.path.encode()) % CHUNK_ENTRIES == 0 or end - start == MAX_CHUNK_ENTRIES:
+        length = end - start
+        if (length >= MIN_CHUNK_ENTRIES and zlib.crc32(entry.path.encode()) % CHUNK_ENTRIES == 0) or length == MAX_CHUNK_ENTRIES:
             yield tuple(entries[start:end])
             start = end
     if start < len(entries):

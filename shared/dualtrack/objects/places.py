@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 
 GAP_BYTES: Final = 128 * 1024
 """Unneeded bytes that are read along rather than asking once more: what a store sends in about the time of a request."""
-SPAN_BYTES: Final = 8 * 1024 * 1024
+SPAN_BYTES: Final = 4 * 1024 * 1024
 """Most bytes of one request, unless a single item has more; they are held in memory."""
 
 _T = TypeVar("_T")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import re
 import secrets
@@ -18,6 +19,7 @@ from typing import Final, Self
 
 from dualtrack.objects import nofollow, trees
 
+_LOG: Final = logging.getLogger(__name__)
 _LOCK: Final = "lock"
 _PROCESS: Final = re.compile(r"[0-9]+-[0-9a-f]{8}")  # sandboxes keep things of their own beside these
 
@@ -52,7 +54,9 @@ class ProcessDirectory:
         os.close(self._alive)
 
     def sweep(self, before_removal: Callable[[Path], object] = lambda _: None) -> list[str]:
-        """Remove what dead processes have left beside it; the names of what was removed. Nothing may be writing there any more.
+        """Remove what dead processes have left beside it; the names of what was removed. Nothing should be writing there any more.
+
+        What can't be removed is logged, and left for the next time.
 
         Args:
             before_removal: called with each directory of a dead process, to end what is still using it.
@@ -65,15 +69,18 @@ def _remove_dead(base: Path, before_removal: Callable[[Path], object]) -> list[s
     """Remove the directories of processes that have ended. Hold the base's lock."""
     removed = []
     for left in base.iterdir():
-        if _PROCESS.fullmatch(left.name) is not None and left.is_dir() and not left.is_symlink():
-            with contextlib.suppress(BlockingIOError):
-                descriptor = _lock(left / _LOCK, wait=False)
-                try:
-                    before_removal(left)
-                    remove_in(base, left.name)
-                    removed.append(left.name)
-                finally:
-                    os.close(descriptor)
+        if _PROCESS.fullmatch(left.name) is None or not left.is_dir() or left.is_symlink():
+            continue
+        with contextlib.suppress(BlockingIOError):
+            descriptor = _lock(left / _LOCK, wait=False)
+            try:
+                before_removal(left)
+                remove_in(base, left.name)
+                removed.append(left.name)
+            except OSError:  # something is mounted or still at work there: no reason for a living process not to start
+                _LOG.warning("what a dead process left in %s can't be removed now", left, exc_info=True)
+            finally:
+                os.close(descriptor)
     return removed
 
 

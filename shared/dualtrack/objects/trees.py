@@ -138,14 +138,14 @@ class _Scanner:
 
 def _unusable_name(name: str, path: str) -> str | None:
     try:
-        length = len(path.encode())
+        length = len(path) if path.isascii() else len(path.encode())
     except UnicodeEncodeError:
         return "name is not UTF-8"
     if CONTROL.search(name) is not None:
         return "name has control characters"
     if not name.strip():
         return "name is blank"
-    if length > MAX_PATH_BYTES - 1 or len(name.encode()) > MAX_NAME_BYTES:
+    if length > MAX_PATH_BYTES - 1 or (length > MAX_NAME_BYTES and len(name.encode()) > MAX_NAME_BYTES):
         return f"path is longer than {MAX_PATH_BYTES} bytes"
     return None
 
