@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ import pytest
 
 from dualtrack.domain.errors import SandboxUnavailable
 from dualtrack.domain.limits import MIB, SandboxLimits
+from dualtrack.sandbox.cgroups import detect
 from dualtrack.sandbox.factory import open_sandboxes
 from dualtrack.sandbox.port import Command, Outcome
 from dualtrack.sandbox.sandboxes import Sandboxes
@@ -23,6 +26,23 @@ from dualtrack.settings import SandboxSettings, TemplateSettings
 
 LIMITS = SandboxLimits(memory_bytes=256 * MIB, processes=32)
 REQUEST = SessionRequest(LIMITS)
+
+KILLED = """
+import sys, threading
+from pathlib import Path
+from dualtrack.domain.limits import SandboxLimits
+from dualtrack.sandbox.factory import open_sandboxes
+from dualtrack.sandbox.port import Command
+from dualtrack.sandbox.sessions import SessionRequest
+from dualtrack.settings import SandboxSettings
+
+limits = SandboxLimits()
+sandboxes = open_sandboxes(SandboxSettings(workspaces=Path(sys.argv[1]), pool_min=2), limits).__enter__()
+session = sandboxes.pool.claim(SessionRequest(limits))
+session.run(Command(("sh", "-c", "touch left; trap '' TERM HUP; sleep 600 & setsid sleep 600 &")), limits, threading.Event())
+print(session.workspace, flush=True)
+threading.Event().wait()
+"""
 
 Opened = Callable[..., Sandboxes]
 
@@ -51,10 +71,14 @@ def cell(session: Session, source: str) -> Outcome:
 
 def inside(session: Session) -> list[psutil.Process]:
     """The processes of a sandbox, by its workspace's mount."""
+    return processes_at(session.workspace)
+
+
+def processes_at(directory: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(OSError):
-            if str(session.workspace) in Path(f"/proc/{process.pid}/mountinfo").read_text():
+            if str(directory) in Path(f"/proc/{process.pid}/mountinfo").read_text():
                 found.append(process)
     return found
 
@@ -153,6 +177,22 @@ def test_the_end_ends_everything(open_all: Opened, folder: Path) -> None:
     assert session.ended is EndReason.SHUTDOWN
     assert not inside(session)
     assert not slots(folder)
+
+
+def test_what_a_killed_executor_leaves_is_gone_once_the_next_has_started(open_all: Opened, folder: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(folder / "workspaces")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as executor:
+        assert executor.stdout is not None
+        workspace = Path(executor.stdout.readline().strip())
+        executor.kill()
+    assert (workspace / "left").exists()
+    dead = workspace.parents[2]
+    sandboxes = open_all(pool_max=0)
+    assert not dead.exists()
+    until(lambda: not processes_at(dead))
+    groups = [path for parent in detect().parents() for path in parent.glob(f"dualtrack-*-{executor.pid}-*")]
+    assert not groups
+    assert sandboxes.pool.live == 0
 
 
 def test_the_rung_that_works_is_reported_and_one_that_does_not_refuses_to_start(open_all: Opened, folder: Path) -> None:
