@@ -27,7 +27,10 @@ def main() -> None:
         with ExitStack() as stack:
             if only is None:
                 stack.enter_context(exposed(settings.telemetry, METRICS.registry))
-            sandboxes = stack.enter_context(open_sandboxes(settings.sandbox, settings.limits.sandbox))
+                sandbox = settings.sandbox
+            else:  # one call, for which one sandbox is started
+                sandbox = settings.sandbox.model_copy(update={"pool_max": 0})
+            sandboxes = stack.enter_context(open_sandboxes(sandbox, settings.limits.sandbox))
             worker = stack.enter_context(bootstrap.worker(runtime, alone=alone))
             workdirs = stack.enter_context(Workdirs(settings.sandbox))
             executor = stack.enter_context(open_executor(worker, sandboxes.pool, workdirs))
