@@ -6,6 +6,7 @@ import sys
 from contextlib import ExitStack
 
 from dualtrack import bootstrap
+from dualtrack.egress.gateway import EgressGateway
 from dualtrack.engine.executor import open_executor
 from dualtrack.engine.quarantine import only_row
 from dualtrack.engine.redelivery import Redelivery
@@ -33,7 +34,8 @@ def main() -> None:
             sandboxes = stack.enter_context(open_sandboxes(sandbox, settings.limits.sandbox))
             worker = stack.enter_context(bootstrap.worker(runtime, alone=alone))
             workdirs = stack.enter_context(Workdirs(settings.sandbox))
-            executor = stack.enter_context(open_executor(worker, sandboxes.pool, workdirs))
+            gateway = stack.enter_context(EgressGateway(settings.egress, settings.sandbox, settings.limits.egress))
+            executor = stack.enter_context(open_executor(worker, sandboxes.pool, workdirs, gateway))
             if only is not None:
                 executor.run(only)
                 return

@@ -13,6 +13,7 @@ from typing import Final, Self
 from dualtrack import bootstrap
 from dualtrack.db import migrate
 from dualtrack.domain.errors import InfrastructureError
+from dualtrack.egress.gateway import EgressGateway
 from dualtrack.engine.executor import open_executor
 from dualtrack.engine.planner import Planner
 from dualtrack.engine.scheduler import Scheduler
@@ -81,7 +82,8 @@ class Platform:
         self.models.warm_up()
         worker = self._stack.enter_context(bootstrap.worker(runtime))
         workdirs = self._stack.enter_context(Workdirs(settings.sandbox))
-        executor = self._stack.enter_context(open_executor(worker, sandboxes.pool, workdirs))
+        gateway = self._stack.enter_context(EgressGateway(settings.egress, settings.sandbox, settings.limits.egress))
+        executor = self._stack.enter_context(open_executor(worker, sandboxes.pool, workdirs, gateway))
         self._stack.callback(self._drain, doorbell)
         doorbell.start(
             plan=Planner(worker, self.models.gateway).advance,

@@ -22,6 +22,9 @@ from dualtrack.objects.process_dir import ProcessDirectory
 from dualtrack.sandbox.sessions import SessionEgress
 from dualtrack.settings import EgressSettings, SandboxSettings
 
+SETTLE_S: Final = 0.1
+"""Whoever asked has its answer a moment before the proxy has told of it; a background process may hold a connection for ever."""
+
 
 class Outlet:
     """A session's way out and the record of what went through it.
@@ -33,6 +36,7 @@ class Outlet:
     def __init__(self, proxy: EgressProxy, log: RequestLog) -> None:
         self._proxy = proxy
         self._log = log
+        self._told = 0
         self.session: Final = SessionEgress(proxy.directory, proxy.environment, proxy.relay_port)
 
     @property
@@ -42,6 +46,10 @@ class Outlet:
 
     def drain(self) -> Sequence[EgressRequest]:
         """Requests and tunnels that ended since the last time, for the events of a call."""
+        requests = self._proxy.usage.requests
+        if requests != self._told:
+            self._told = requests
+            self._proxy.settle(SETTLE_S)
         return self._log.drain()
 
     def close(self) -> None:
@@ -50,7 +58,11 @@ class Outlet:
 
 
 class EgressGateway:
-    """Opens ways out. Thread-safe; a context manager that closes what is left."""
+    """Opens ways out. Thread-safe; a context manager that closes what is left.
+
+    Attributes:
+        ceiling: what the operator allows any agent.
+    """
 
     def __init__(self, settings: EgressSettings, sandbox: SandboxSettings, limits: EgressLimits) -> None:
         """Read the secrets, where any agent may have a network at all.
@@ -59,7 +71,7 @@ class EgressGateway:
             InvalidRequest: a secret can't be read; names the setting.
             SandboxUnavailable: there is no place for the sockets.
         """
-        self._ceiling: EgressCeiling = settings.ceiling
+        self.ceiling: Final[EgressCeiling] = settings.ceiling
         self._private = AllowList.parse(settings.private)
         self._limits = limits
         self._owner = sandbox.uid if os.geteuid() == 0 else None
@@ -82,7 +94,7 @@ class EgressGateway:
             SandboxFailed: its socket can't be made (disk full).
             SandboxUnavailable: there is no place for sockets.
         """
-        policy = self._ceiling.policy(agent.network, agent.secrets, tenant_id)
+        policy = self.ceiling.policy(agent.network, agent.secrets, tenant_id)
         if policy is None:
             return None
         base = self._base()

@@ -86,6 +86,7 @@ class EgressProxy:
         self._meter = Meter(policy.max_bytes_up, policy.max_bytes_down, self._limits.requests)
         self._on_request = on_request
         self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
         self._closed = False
         self._sockets: set[socket.socket] = set()
         self._threads: set[threading.Thread] = set()
@@ -128,6 +129,11 @@ class EgressProxy:
     def usage(self) -> EgressUsage:
         """What went through so far."""
         return self._meter.usage
+
+    def settle(self, seconds: float) -> None:
+        """Wait until no connection is open, so that all that ended has been told of; at most so long."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._threads, seconds)
 
     @property
     def closed(self) -> bool:
@@ -186,6 +192,7 @@ class EgressProxy:
             with self._lock:
                 self._sockets.discard(sock)
                 self._threads.discard(threading.current_thread())
+                self._idle.notify_all()
             sock.close()
 
     def _opened(self, sock: socket.socket) -> None:

@@ -8,9 +8,11 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from dualtrack.db import steps
+from dualtrack.domain.egress import EgressRequest
 from dualtrack.domain.errors import InvalidPath, ObjectMissing
 from dualtrack.domain.job import Job
 from dualtrack.domain.limits import SandboxLimits
@@ -20,7 +22,7 @@ from dualtrack.domain.tool import Effect, Observation
 from dualtrack.engine import ledger, observations
 from dualtrack.engine.call_output import CallOutput, OutputEvents
 from dualtrack.engine.leases import Lease
-from dualtrack.engine.places import Place, Places
+from dualtrack.engine.places import Place, Places, WayOut
 from dualtrack.engine.runtime import Runtime
 from dualtrack.faults import Fault, point
 from dualtrack.objects.blobs import BlobStore
@@ -29,6 +31,9 @@ from dualtrack.sandbox.outcome import size_text
 from dualtrack.sandbox.port import Command, Outcome
 from dualtrack.sandbox.sessions import Channel, PythonCell, SessionRequest
 from dualtrack.tools.port import ArtifactRequest, ToolContext, ToolResult
+
+if TYPE_CHECKING:
+    from dualtrack.egress.gateway import EgressGateway, Outlet
 
 _SKIPPED_SHOWN: Final = 10
 
@@ -42,6 +47,8 @@ class Done:
     artifacts: tuple[tuple[ArtifactRequest, FileEntry], ...]
     observation_key: str | None
     wall_s: float
+    egress: tuple[EgressRequest, ...] = ()
+    """What its sandbox asked of the network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +59,22 @@ class _Bench:
     request: SessionRequest
     cancel: threading.Event
     output: CallOutput
+    way_out: WayOut
 
     def run(self, command: Command, limits: SandboxLimits) -> Outcome:
-        return self.place.run(command, self.request, limits, self.cancel, self.output.take)
+        return self.place.run(command, self.request, limits, self.cancel, self.output.take, self.way_out)
 
     def python(self, cell: PythonCell, limits: SandboxLimits) -> Outcome:
-        return self.place.python(cell, self.request, limits, self.cancel, self.output.take)
+        return self.place.python(cell, self.request, limits, self.cancel, self.output.take, self.way_out)
 
 
 class CallWork:
     """Does the work of calls. Thread-safe."""
 
-    def __init__(self, runtime: Runtime, places: Places, output: OutputEvents) -> None:
+    def __init__(self, runtime: Runtime, places: Places, output: OutputEvents, gateway: EgressGateway | None = None) -> None:
+        """`gateway`: what opens ways to the network; None: no sandbox has any."""
         self._runtime = runtime
+        self._gateway = gateway
         self._places = places
         self._output = output
 
@@ -111,21 +121,25 @@ class CallWork:
             if changes and (notice := place.take_notice()):
                 result = _with_lines(result, notice)
             beyond = self._beyond(job, call, output)
+            asked = place.asked()
         result, kept = self._artifacts(store, workspace, result)
         for request, entry in beyond:
             result = _with_lines(result, f"[{request.description}: {request.name}, {size_text(entry.size)}]")
         result, key = self._stored(job, call, result)
-        return Done(result, workspace, (*kept, *beyond), key, time.monotonic() - started)
+        return Done(result, workspace, (*kept, *beyond), key, time.monotonic() - started, asked)
 
     def _context(self, job: Job, call: Call, lease: Lease, place: Place, output: CallOutput) -> ToolContext:
         limits = self._runtime.limits
         return ToolContext(
-            bench=_Bench(place, SessionRequest(limits.sandbox), lease.cancel, output),
+            bench=_Bench(place, SessionRequest(limits.sandbox), lease.cancel, output, partial(self._way_out, job)),
             limits=limits,
             cancel=lease.cancel,
             read_observation=lambda call_id: observations.read(self._runtime, job.id, call_id),
             idempotency_key=call.id,
         )
+
+    def _way_out(self, job: Job) -> Outlet | None:
+        return None if self._gateway is None else self._gateway.open(job.spec.agent, job.tenant_id)
 
     def _latest(self, job_id: str) -> str | None:
         with self._runtime.database.transaction() as tx:

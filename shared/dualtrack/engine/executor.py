@@ -6,7 +6,7 @@ import contextlib
 import logging
 import mimetypes
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
@@ -33,6 +33,7 @@ from dualtrack.domain.tool import Effect
 from dualtrack.engine import doorbells, flow, ledger, notices, observations, stumbles
 from dualtrack.engine.call_output import OutputEvents
 from dualtrack.engine.call_work import CallWork, Done
+from dualtrack.engine.egress_events import egress_events
 from dualtrack.engine.ending import end_job, finish_stop
 from dualtrack.engine.leases import Lease
 from dualtrack.engine.places import Places
@@ -46,12 +47,17 @@ from dualtrack.telemetry import genai, tracing
 from dualtrack.together import Together
 from dualtrack.tools.port import ArtifactRequest
 
+if TYPE_CHECKING:
+    from dualtrack.egress.gateway import EgressGateway
+
 _LOG: Final = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def open_executor(worker: WorkerRuntime, sessions: Sessions, workdirs: Workdirs) -> Iterator[Executor]:
-    """An executor with the threads it needs beside those that call it."""
+def open_executor(
+    worker: WorkerRuntime, sessions: Sessions, workdirs: Workdirs, gateway: EgressGateway | None = None
+) -> Iterator[Executor]:
+    """An executor with the threads it needs beside those that call it; `gateway` opens ways to the network, None: no sandbox has any."""
     database = worker.base.database
 
     def finished(job_ids: list[str]) -> set[str]:
@@ -59,7 +65,7 @@ def open_executor(worker: WorkerRuntime, sessions: Sessions, workdirs: Workdirs)
             return {job_id for job_id, (_, over) in events.heads(tx, job_ids).items() if over}
 
     with Places(sessions, workdirs, worker.base.limits.sandbox, finished) as places, OutputEvents(database) as output:
-        yield Executor(worker, CallWork(worker.base, places, output))
+        yield Executor(worker, CallWork(worker.base, places, output, gateway))
 
 
 class Executor:
@@ -194,7 +200,10 @@ class Executor:
         """Write the outcome down, or, where the job was told to stop meanwhile, that the call was cancelled."""
         if lease.cancel.is_set() and not lease.lost:
             with self._runtime.database.transaction() as tx:
-                self._stop(tx, jobs.get(tx, job.id, lock=True), call, done.result.observation.text)
+                now = jobs.get(tx, job.id, lock=True)
+                if done.egress:
+                    events.append(tx, job.id, *egress_events(call, done.egress))
+                self._stop(tx, now, call, done.result.observation.text)
         else:
             self._record(job, call, done)
 
@@ -217,7 +226,7 @@ class Executor:
             data["workspace"] = done.workspace
         finished = NewEvent(EventType.CALL_FINISHED, data)
         outcome = usual_calls.Outcome(observation.ok, preview, done.observation_key, data["details"], done.workspace, changes_workspace)
-        if not done.artifacts and self._ends.do(usual_calls.Ended(call, outcome, finished)):
+        if not done.artifacts and not done.egress and self._ends.do(usual_calls.Ended(call, outcome, finished)):
             point(Fault.EXECUTOR_RECORDED, job.id)
             doorbells.plan(self._runtime, job)
             return
@@ -235,7 +244,7 @@ class Executor:
             if changes_workspace:
                 values["workspace"] = done.workspace
             steps.settle(tx, call.id, call.attempt, values)
-            new = [finished]
+            new = [*egress_events(call, done.egress), finished]
             if changes_workspace:
                 jobs.change(tx, job.id, {"workspace": done.workspace})
             room = self._runtime.limits.artifacts - steps.artifact_count(tx, job.id) if done.artifacts else 0

@@ -13,15 +13,23 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
+from dualtrack.domain.egress import EgressRequest
 from dualtrack.domain.errors import DualtrackError, SandboxFailed
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.objects.workdirs import Workdir, Workdirs
 from dualtrack.objects.workspace import Snapshot, WorkspaceStore
 from dualtrack.sandbox.port import Command, Outcome
 from dualtrack.sandbox.sessions import EndReason, PythonCell, Session, SessionRequest, Sessions, Sink
+
+if TYPE_CHECKING:
+    from dualtrack.egress.gateway import Outlet
+
+WayOut = Callable[[], "Outlet | None"]
+"""Opens a session's way to the network; None where it has no network."""
 
 _LOG: Final = logging.getLogger(__name__)
 _UNRECORDED: Final = ""
@@ -30,6 +38,10 @@ _BARE: Final = 256
 """Jobs remembered that have no session."""
 SWEEP_S: Final = 5.0
 """How soon a session ends after its job has, or after its idle time."""
+
+
+def no_way_out() -> None:
+    """The way out of a sandbox that has no network."""
 
 
 class Place:
@@ -45,6 +57,10 @@ class Place:
         """The last call that may have changed something in the session; None while it has seen none."""
         self._stateful = False
         self._lost = ""
+        self._outlet: Outlet | None = None
+        """The session's way to the network."""
+        self._asked: list[EgressRequest] = []
+        """Requests of sessions that are over, not yet told of."""
         self.used_at = time.monotonic()
 
     def stands_in(self, directory: Workdir) -> bool:
@@ -110,10 +126,11 @@ class Place:
         limits: SandboxLimits,
         cancel: threading.Event,
         sink: Sink | None,
+        way_out: WayOut = no_way_out,
     ) -> Outcome:
-        """Run a command in the job's session, which is claimed where there is none. See `Session.run`."""
+        """Run a command in the job's session, which is claimed, with a way out, where there is none. See `Session.run`."""
         with self._lock:
-            outcome = self._claimed(request).run(command, limits, cancel, sink)
+            outcome = self._claimed(request, way_out).run(command, limits, cancel, sink)
             return self._seen(outcome)
 
     def python(
@@ -123,10 +140,11 @@ class Place:
         limits: SandboxLimits,
         cancel: threading.Event,
         sink: Sink | None,
+        way_out: WayOut = no_way_out,
     ) -> Outcome:
         """The same for Python source. See `Session.python`."""
         with self._lock:
-            outcome = self._claimed(request).python(cell, limits, cancel, sink)
+            outcome = self._claimed(request, way_out).python(cell, limits, cancel, sink)
             self._stateful |= cell.persistent
             return self._seen(outcome)
 
@@ -145,6 +163,12 @@ class Place:
                     session = None
             yield self._directory.path if session is None else session.workspace
 
+    def asked(self) -> tuple[EgressRequest, ...]:
+        """What its sandboxes asked of the network since the last time."""
+        with self._lock:
+            asked, self._asked = self._asked, []
+            return (*asked, *self._outlet.drain()) if self._outlet is not None else tuple(asked)
+
     def take_notice(self) -> str:
         """What the agent has to know of a session it has lost; told once."""
         with self._lock:
@@ -160,7 +184,13 @@ class Place:
             if self._stateful:
                 self._lost = f"[the sandbox of earlier calls has ended ({why}): its background processes and Python variables are gone]"
             self._stateful = False
-            session.close(reason, keep=self._directory.path if self._directory.path.is_dir() else None)
+            try:
+                session.close(reason, keep=self._directory.path if self._directory.path.is_dir() else None)
+            finally:
+                outlet, self._outlet = self._outlet, None
+                if outlet is not None:
+                    outlet.close()
+                    self._asked += outlet.drain()
 
     def idle_for(self, seconds: float) -> bool:
         """Whether it holds a session that nobody has used for so long."""
@@ -176,20 +206,26 @@ class Place:
             self._lock.release()
         return True
 
-    def _claimed(self, request: SessionRequest) -> Session:
+    def _claimed(self, request: SessionRequest, way_out: WayOut) -> Session:
         self.used_at = time.monotonic()
         if self._session is not None and self._session.ended is None:
             return self._session
         if self._session is not None:
             self.end(EndReason.BROKEN, "it had broken off")
-        session = self._sessions.claim(request)
+        outlet = way_out()
         try:
-            session.adopt(self._directory.path)
-            session.push()
+            session = self._sessions.claim(request if outlet is None else replace(request, egress=outlet.session))
+            try:
+                session.adopt(self._directory.path)
+                session.push()
+            except BaseException:
+                session.close(EndReason.BROKEN, keep=self._directory.path)
+                raise
         except BaseException:
-            session.close(EndReason.BROKEN, keep=self._directory.path)
+            if outlet is not None:
+                outlet.close()
             raise
-        self._session = session
+        self._session, self._outlet = session, outlet
         return session
 
     def _seen(self, outcome: Outcome) -> Outcome:

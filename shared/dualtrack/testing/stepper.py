@@ -18,8 +18,10 @@ from dualtrack.domain.errors import BrokerUnavailable
 from dualtrack.domain.events import Event
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.network import EgressCeiling
 from dualtrack.domain.policy import PolicyRule
 from dualtrack.domain.step import Step
+from dualtrack.egress.gateway import EgressGateway
 from dualtrack.engine import intake
 from dualtrack.engine.executor import open_executor
 from dualtrack.engine.leases import Leases
@@ -78,14 +80,16 @@ class Stepper:
         limits: PlatformLimits,
         registry: Registry | None = None,
         policies: Sequence[PolicyRule] = (),
+        ways_out: EgressGateway | None = None,
     ) -> None:
         self.doorbell = RecordingDoorbell()
-        self.runtime = Runtime(database, self.doorbell, store, registry or Registry(), limits, policies=tuple(policies))
+        ceiling = EgressCeiling() if ways_out is None else ways_out.ceiling
+        self.runtime = Runtime(database, self.doorbell, store, registry or Registry(), limits, policies=tuple(policies), egress=ceiling)
         self.presence = Presence(database, check_s=limits.heartbeat_s)
         self.leases = Leases(database, self.presence, limits)
         worker = WorkerRuntime(self.runtime, self.presence, self.leases)
         self.planner = Planner(worker, gateway)
-        self._open_executor = open_executor(worker, sessions, workdirs)
+        self._open_executor = open_executor(worker, sessions, workdirs, ways_out)
         self.scheduler = Scheduler(self.runtime, tick_s=1)
         with database.transaction() as tx:
             self.tenant_id = tenants.ensure_tenant(tx)
