@@ -20,6 +20,7 @@ from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.limits import PlatformLimits, SandboxLimits
 from dualtrack.domain.policy import PolicyRule
+from dualtrack.egress.gateway import EgressGateway
 from dualtrack.engine import ending
 from dualtrack.models.port import ModelGateway
 from dualtrack.objects.workdirs import Workdirs
@@ -156,12 +157,14 @@ def make(database: Database, store: MemoryStore, sandbox: CountingSandbox, scrat
         gateway: ModelGateway | list[dict[str, Any]],
         registry: Registry | None = None,
         policies: Sequence[PolicyRule] = (),
+        ways_out: EgressGateway | None = None,
         **limits: Any,
     ) -> Stepper:
         model = ScriptedModel(gateway) if isinstance(gateway, list) else gateway
         workdirs = Workdirs(SandboxSettings(workspaces=scratch))
         workdirs.__enter__()
-        stepper = Stepper(database, store, model, sandbox, workdirs, PlatformLimits(**{"heartbeat_s": 0.1} | limits), registry, policies)
+        ceilings = PlatformLimits(**{"heartbeat_s": 0.1} | limits)
+        stepper = Stepper(database, store, model, sandbox, workdirs, ceilings, registry, policies, ways_out)
         present = stepper.present()
         present.__enter__()
         stack.append((workdirs, present))
