@@ -26,7 +26,7 @@ _START_S: Final = 20.0  # from exec to a built sandbox: milliseconds, unless the
 _STATUS_BYTES: Final = 4096
 _ARGUMENTS: Final = 3  # after stdin, stdout and stderr
 _DESCRIPTORS: Final = Descriptors(passwd=4, group=5, seccomp=6, status=7)
-_OWN_PROCESSES: Final = 3  # bubblewrap, the sandbox's init, and the agent
+_OWN_PROCESSES: Final = 2  # bubblewrap, and the agent as the sandbox's init
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,9 @@ class BwrapSandbox(SpawnedSandbox):
 
     def _start(self, setup: Setup, spawner: Spawner, spec: LaunchSpec, argv: Sequence[str]) -> None:
         self._group = SandboxGroup(setup.cgroups, spec.limits.memory_bytes, spec.limits.processes + _OWN_PROCESSES)
-        listed = options(setup.variant, setup.interpreter, spec, _DESCRIPTORS)
+        # Without an init of bubblewrap's: that one keeps the agent's descriptors, and its memory is open to all of its user, so that any
+        # command could speak to the host in the agent's name. The agent reaps orphans itself, and nobody may look into it.
+        listed = ["--as-pid-1", *options(setup.variant, setup.interpreter, spec, _DESCRIPTORS)]
         with contextlib.ExitStack() as ours:  # needed until it runs
             with contextlib.ExitStack() as release:
                 with contextlib.ExitStack() as given:  # what bubblewrap gets; it has copies once it is started
@@ -74,7 +76,7 @@ class BwrapSandbox(SpawnedSandbox):
                     arguments_end, arguments = pipe(given, release)
                     status, status_end = pipe(ours, given)
                     files = [anonymous_file(given, content) for content in (PASSWD, GROUP, setup.seccomp)]
-                    # The sandbox's init keeps this command line, for all in it to read: it names nothing of the host.
+                    # bubblewrap keeps this command line: it names nothing of the host, for those who share its process list.
                     line = [_NAME, "--args", str(_ARGUMENTS), "--", *argv]
                     process = spawner.spawn(setup.binary, line, [*streams, arguments_end, *files, status_end])
                     self._take(process)

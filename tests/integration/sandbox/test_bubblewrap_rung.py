@@ -85,7 +85,9 @@ def test_it_shows_the_workspace_and_the_mounts_and_nothing_of_the_host(start: St
     assert ask(launched, "print(sorted(os.listdir('/proc/self/fd')))") == ["['0', '1', '2', '3']"]  # 3 is the directory being listed
     command_line, environment = ask(launched, "print(open('/proc/1/cmdline').read()); print(open('/proc/1/environ').read())")
     assert str(folder) not in command_line
-    assert environment == ""
+    assert set(environment.rstrip("\0").replace("\0", "\n").splitlines()) == {
+        *("PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/workspace", "LANG=C.UTF-8", "TMPDIR=/tmp", "GREETING=hello", "PWD=/workspace")
+    }
 
 
 def test_a_read_only_workspace_can_not_be_changed(start: Start) -> None:

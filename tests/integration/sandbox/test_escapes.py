@@ -16,7 +16,7 @@ from dualtrack.settings import SandboxSettings
 from dualtrack.testing.escapes import ATTEMPTS
 from dualtrack.testing.escapes.attempt import Attempt, Said
 from dualtrack.testing.escapes.collect import trusting
-from dualtrack.testing.escapes.ground import Rung, Unsandboxed, sandbox_user
+from dualtrack.testing.escapes.ground import OneShotGround, Unsandboxed, sandbox_user
 from dualtrack.testing.escapes.remains import processes_with
 from dualtrack.testing.escapes.run import run
 
@@ -69,7 +69,7 @@ def test_bubblewrap_without_its_filter_lets_system_calls_through(monkeypatch: py
     sandbox = bubblewrap.BubblewrapSandbox(SandboxSettings(), SandboxLimits())
     filtered = named("keyring", "io-uring", "vsock", "userfaultfd-user", "agent-debug", "32-bit-call", "mptcp-socket", "trace-me")
     kept = named("kill", "read-same-user", "host-loopback")  # namespaces refuse these
-    results = run(Rung(sandbox), [*filtered, *kept], sandbox_user())
+    results = run(OneShotGround(sandbox), [*filtered, *kept], sandbox_user())
     open_here = {name for name, result in run(Unsandboxed(sandbox_user()), filtered, sandbox_user()).items() if result.proof}
     assert {attempt.name for attempt in filtered if results[attempt.name].proof} == open_here
     assert open_here >= {"keyring", "trace-me"}

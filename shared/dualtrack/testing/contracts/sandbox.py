@@ -20,9 +20,9 @@ from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.limits import KIB, MIB, SandboxLimits
 from dualtrack.sandbox.port import Command, Ended, Outcome, Sandbox
 from dualtrack.testing.escapes import ATTEMPTS
-from dualtrack.testing.escapes.allowed import ALLOWED
+from dualtrack.testing.escapes.allowed import ALLOWED, ONE_SHOT
 from dualtrack.testing.escapes.attempt import Kind, Said
-from dualtrack.testing.escapes.ground import Rung, sandbox_user
+from dualtrack.testing.escapes.ground import OneShotGround, sandbox_user
 from dualtrack.testing.escapes.run import run as run_escapes
 from dualtrack.testing.sandbox import sandbox_workspace
 
@@ -345,8 +345,8 @@ class SandboxContract(SandboxBasics):
     def test_nothing_escapes(self, sandbox: Sandbox) -> None:
         """The escape suite but for bombs and hostile results, which have tests of their own; `make sandbox-escapes` shows all."""
         attempts = [attempt for attempt in ATTEMPTS if attempt.kind not in {Kind.BOMBS, Kind.RESULTS}]
-        results = run_escapes(Rung(sandbox), attempts, sandbox_user())
-        allowed = ALLOWED.get(sandbox.name, {})
+        results = run_escapes(OneShotGround(sandbox), attempts, sandbox_user())
+        allowed = {**ALLOWED.get(sandbox.name, {}), **ONE_SHOT}
         assert {name: result.proof for name, result in results.items() if result.proof and name not in allowed} == {}
         assert {name: result.detail for name, result in results.items() if result.said is Said.BROKEN} == {}
 

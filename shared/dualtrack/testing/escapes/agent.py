@@ -8,10 +8,8 @@ from dualtrack.sandbox.port import Ended
 from dualtrack.testing.escapes.attempt import Attempt, Evidence, Kind, Proof, said_so
 
 
-def _attempt(
-    name: str, tries: str, source: str, proof: Proof = said_so, *, alone: bool = False, control: bool = True, **limits: Any
-) -> Attempt:
-    return Attempt(name, Kind.AGENT, tries, source, proof, alone=alone, control=control, limits=limits)
+def _attempt(name: str, tries: str, source: str, proof: Proof = said_so, *, control: bool = True, **limits: Any) -> Attempt:
+    return Attempt(name, Kind.AGENT, tries, source, proof, alone=True, control=control, limits=limits)
 
 
 def _claimed_success(evidence: Evidence) -> str:
@@ -20,7 +18,11 @@ def _claimed_success(evidence: Evidence) -> str:
     return "the outcome tells of success" if outcome.ended is Ended.EXITED and outcome.exit_code == 0 else ""
 
 
-_ANCESTORS: Final = "others = [p for p in {1, os.getppid()} if p > 0 and p != os.getpid()]\n"
+_ANCESTORS: Final = (
+    "others = [p for p in {1, os.getppid()} if p > 0 and p != os.getpid()]\n"
+    "if len(list(filter(str.isdigit, os.listdir('/proc')))) > 30: others = [HOST['witnesses'][NAME]]\n"
+)
+"""Its init and its parent; without a sandbox a process of the same user stands in for them."""
 
 AGENT: Final = (
     _attempt(
@@ -53,11 +55,17 @@ AGENT: Final = (
         "DETAIL = first_that_works([lambda p=p: look(p) for p in others])",
     ),
     _attempt(
+        "agent-next-command",
+        "change the memory of a process that waits to become the next command",
+        "pids = [int(name) for name in os.listdir('/proc') if name.isdigit()]\n"
+        "others = [p for p in pids if p not in (1, os.getpid(), os.getppid())] if len(pids) < 30 else [HOST['witnesses'][NAME]]\n"
+        "DETAIL = first_that_works([lambda p=p: os.open(f'/proc/{p}/mem', os.O_RDWR) for p in others])",
+    ),
+    _attempt(
         "agent-end",
         "end the program that started it and all in the sandbox, and have that look like success",
         "for p in {1, os.getppid()}:\n  try: os.kill(p, signal.SIGKILL)\n  except OSError: pass\nimport time\ntime.sleep(0.5)\nos._exit(3)",
         _claimed_success,
-        alone=True,
         control=False,
     ),
     _attempt(
@@ -65,7 +73,6 @@ AGENT: Final = (
         "stop the program that started it, so that no end is reported",
         "for p in {1, os.getppid()}:\n  try: os.kill(p, signal.SIGSTOP)\n  except OSError: pass\nos._exit(3)",
         lambda evidence: f"the run took {evidence.outcome.wall_s:.0f} s" if evidence.outcome.wall_s > 8 else "",
-        alone=True,
         control=False,
         wall_time_s=4,
     ),
@@ -76,6 +83,5 @@ AGENT: Final = (
         "found = [fd for fd in range(3, 64) if os.path.exists(f'/proc/self/fd/{fd}')"
         " and not os.readlink(f'/proc/self/fd/{fd}').endswith('/fd')]\n"
         "if not found: raise Refused('none')\nDETAIL = found",
-        alone=True,
     ),
 )

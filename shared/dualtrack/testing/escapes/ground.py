@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -17,14 +18,15 @@ from typing import Any, Final, Protocol
 
 from dualtrack.domain.errors import DualtrackError
 from dualtrack.domain.limits import SandboxLimits
-from dualtrack.sandbox.factory import open_sandbox
+from dualtrack.sandbox.factory import open_rung
 from dualtrack.sandbox.interpreter import interpreter_prefix
+from dualtrack.sandbox.one_shot import OneShot
 from dualtrack.sandbox.port import Command, Ended, Outcome, Sandbox
+from dualtrack.sandbox.rung import Rung, RungName
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.escapes.remains import processes_of_run
+from dualtrack.testing.rung_sessions import RungSessions
 
-DRIVERS: Final = ("bubblewrap", "docker")
-"""The rungs that a machine may have; whether one works here is found by its own check."""
 _PATIENCE_S: Final = 60.0
 _HELD_S: Final = 9.0
 _KEPT: Final = 8 * 1024 * 1024
@@ -40,8 +42,8 @@ class Ground(Protocol):
         ...
 
 
-class Rung:
-    """A sandbox driver."""
+class OneShotGround:
+    """A sandbox that runs single commands."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.name = sandbox.name
@@ -49,6 +51,24 @@ class Rung:
 
     def run(self, source: str, stdin: bytes, workspace: Path, limits: SandboxLimits) -> Outcome:
         return self._sandbox.run(Command(("python3", "-I", "-c", source), stdin=stdin), workspace, limits, threading.Event())
+
+
+class RungGround:
+    """A rung, with a session for each run: a command of the agent inside, as in production."""
+
+    def __init__(self, rung: Rung) -> None:
+        self.name = rung.name.value
+        self._rung = rung
+
+    def run(self, source: str, stdin: bytes, workspace: Path, limits: SandboxLimits) -> Outcome:
+        root = Path(tempfile.mkdtemp(prefix="dualtrack-escapes-sessions-", dir=workspace.parent))
+        root.chmod(0o711)
+        sessions = RungSessions(self._rung, root)
+        try:
+            return OneShotGround(OneShot(sessions, limits, name=self.name)).run(source, stdin, workspace, limits)
+        finally:
+            sessions.close()
+            root.rmdir()
 
 
 class Unsandboxed:
@@ -135,12 +155,17 @@ def open_rungs(settings: SandboxSettings, names: Sequence[str] | None) -> tuple[
     """The rungs that work on this machine (of those named, or of all), and why the others do not."""
     works: dict[str, Ground] = {}
     absent: dict[str, str] = {}
-    for name in names or DRIVERS:
+    for name in names or RungName:
         try:
-            sandbox = open_sandbox(settings.model_copy(update={"driver": name}), SandboxLimits())
-            sandbox.check()
+            rung = open_rung(RungName(name), settings, SandboxLimits())
+        except ValueError:
+            absent[name] = f"there is no such rung; there are {', '.join(RungName)}"
         except DualtrackError as error:
             absent[name] = error.message
         else:
-            works[name] = Rung(sandbox)
+            report = rung.probe()
+            if report.works:
+                works[name] = RungGround(rung)
+            else:
+                absent[name] = report.problem
     return works, absent

@@ -13,7 +13,7 @@ def _attempt(name: str, tries: str, source: str, proof: Proof = said_so, *, root
 
 
 _WITNESS: Final = "pid = HOST['witnesses'][NAME]\n"
-"""Attempts whose source begins with this are given a process of the host, of the same user, to work on."""
+"""Attempts with this in their source are given a process of the host, of the same user, to work on."""
 
 PROCESSES: Final = (
     _attempt(
@@ -120,4 +120,4 @@ PROCESSES: Final = (
 
 def wants_witness(attempt: Attempt) -> bool:
     """Whether it works on a process of the host."""
-    return _WITNESS in attempt.source
+    return "HOST['witnesses'][NAME]" in attempt.source
