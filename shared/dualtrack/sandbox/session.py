@@ -27,8 +27,8 @@ from dualtrack.sandbox.watch import LimitWatch
 from dualtrack.sandbox.wire import AgentWire
 
 _REPLY_S: Final = 10.0
-_OWN_PROCESSES: Final = 4
-"""Processes beside the command's where the agent limits their number: the sandbox's init, the agent, its waiting interpreter, the relay."""
+_OWN_PROCESSES: Final = 3
+"""Processes beside the command's where the agent limits their number: the agent, its waiting interpreter, the relay."""
 ENDS: Final = frozenset({Ended.WALL_TIME, Ended.CPU_TIME, Ended.OUTPUT, Ended.DISK, Ended.CANCELLED})
 """What ends the whole session. So does memory, where the kernel killed the agent for it."""
 _NEW_PYTHON: Final = "new Python session: the variables, functions and imports of earlier cells are gone"
