@@ -6,15 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
 
 from dualtrack.domain.limits import SandboxLimits
+from dualtrack.sandbox.cgroups import detect
+from dualtrack.sandbox.one_shot import OneShot
 from dualtrack.sandbox.port import Sandbox
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.contracts.sandbox import SandboxBasics, SandboxContract
-from dualtrack.testing.sandbox import FakeSandbox
+from dualtrack.testing.rung_sessions import RungSessions
+from dualtrack.testing.sandbox import FakeSandbox, sandbox_workspace
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap runs on Linux only")
 
@@ -25,32 +29,32 @@ class TestFake(SandboxBasics):
         return FakeSandbox()
 
 
-@linux
-class TestBubblewrap(SandboxContract):
-    @pytest.fixture
-    def sandbox(self) -> Sandbox:
-        from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
-
-        return BubblewrapSandbox(SandboxSettings(), SandboxLimits())
+class OverBubblewrap(SandboxContract):
+    cgroups = True
 
     @pytest.fixture
-    def counts_memory(self) -> bool:
-        from dualtrack.sandbox.cgroups import detect
+    def sandbox(self) -> Iterator[Sandbox]:
+        from dualtrack.sandbox.bubblewrap import BubblewrapRung
 
-        return detect().memory is not None
-
-
-@linux
-class TestBubblewrapWithoutControlGroups(SandboxContract):
-    @pytest.fixture
-    def sandbox(self) -> Sandbox:
-        from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
-
-        return BubblewrapSandbox(SandboxSettings(), SandboxLimits(), cgroups=False)
+        with sandbox_workspace() as root:
+            root.chmod(0o711)
+            sessions = RungSessions(BubblewrapRung(SandboxSettings(workspaces=root), SandboxLimits(), cgroups=self.cgroups), root)
+            yield OneShot(sessions, SandboxLimits(), name="bubblewrap")
+            sessions.close()
 
     @pytest.fixture
     def counts_memory(self) -> bool:
-        return False
+        return self.cgroups and detect().memory is not None
+
+
+@linux
+class TestBubblewrap(OverBubblewrap):
+    pass
+
+
+@linux
+class TestBubblewrapWithoutControlGroups(OverBubblewrap):
+    cgroups = False
 
 
 @cache

@@ -26,7 +26,7 @@ _START_S: Final = 20.0  # from exec to a built sandbox: milliseconds, unless the
 _STATUS_BYTES: Final = 4096
 _ARGUMENTS: Final = 3  # after stdin, stdout and stderr
 _DESCRIPTORS: Final = Descriptors(passwd=4, group=5, seccomp=6, status=7)
-_OWN_PROCESSES: Final = 2  # bubblewrap, and the agent as the sandbox's init
+_OWN_PROCESSES: Final = 3  # bubblewrap, the agent as the sandbox's init, and its waiting interpreter
 
 
 @dataclass(frozen=True, slots=True)
