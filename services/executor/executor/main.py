@@ -35,7 +35,7 @@ def main() -> None:
             worker = stack.enter_context(bootstrap.worker(runtime, alone=alone))
             workdirs = stack.enter_context(Workdirs(settings.sandbox))
             gateway = stack.enter_context(EgressGateway(settings.egress, settings.sandbox, settings.limits.egress))
-            executor = stack.enter_context(open_executor(worker, sandboxes.pool, workdirs, gateway))
+            executor = stack.enter_context(open_executor(worker, sandboxes.pool, workdirs, gateway, settings.sandbox.template))
             if only is not None:
                 executor.run(only)
                 return

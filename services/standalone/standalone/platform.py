@@ -83,7 +83,7 @@ class Platform:
         worker = self._stack.enter_context(bootstrap.worker(runtime))
         workdirs = self._stack.enter_context(Workdirs(settings.sandbox))
         gateway = self._stack.enter_context(EgressGateway(settings.egress, settings.sandbox, settings.limits.egress))
-        executor = self._stack.enter_context(open_executor(worker, sandboxes.pool, workdirs, gateway))
+        executor = self._stack.enter_context(open_executor(worker, sandboxes.pool, workdirs, gateway, settings.sandbox.template))
         self._stack.callback(self._drain, doorbell)
         doorbell.start(
             plan=Planner(worker, self.models.gateway).advance,

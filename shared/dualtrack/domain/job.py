@@ -59,6 +59,10 @@ class AgentProfile(_Frozen):
         max_length=MAX_RULES,
         description="Which calls need consent or are never run: the first rule that fits, after the operator's own.",
     )
+    template: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")] | None = Field(
+        None,
+        description="Template of its sandboxes (packages, files, environment): `default`, `shell`, `python-data` or the operator's own.",
+    )
     network: NetworkAccess = Field(NetworkAccess(), description="What its sandboxes may reach; by default nothing.")
     secrets: tuple[SecretUse, ...] = Field(
         (), max_length=MAX_SECRETS, description="Secrets of the operator that its requests may carry without its seeing them."

@@ -29,7 +29,7 @@ from dualtrack.objects.blobs import BlobStore
 from dualtrack.objects.workspace import FileEntry, WorkspaceStore, WorkspaceTooLarge
 from dualtrack.sandbox.outcome import size_text
 from dualtrack.sandbox.port import Command, Outcome
-from dualtrack.sandbox.sessions import Channel, PythonCell, SessionRequest
+from dualtrack.sandbox.sessions import DEFAULT_TEMPLATE, Channel, PythonCell, SessionRequest
 from dualtrack.tools.port import ArtifactRequest, ToolContext, ToolResult
 
 if TYPE_CHECKING:
@@ -71,8 +71,16 @@ class _Bench:
 class CallWork:
     """Does the work of calls. Thread-safe."""
 
-    def __init__(self, runtime: Runtime, places: Places, output: OutputEvents, gateway: EgressGateway | None = None) -> None:
-        """`gateway`: what opens ways to the network; None: no sandbox has any."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        places: Places,
+        output: OutputEvents,
+        gateway: EgressGateway | None = None,
+        template: str = DEFAULT_TEMPLATE,
+    ) -> None:
+        """`gateway`: what opens ways to the network, None: no sandbox has any; `template`: of the sandboxes of jobs that name none."""
+        self._template = template
         self._runtime = runtime
         self._gateway = gateway
         self._places = places
@@ -130,8 +138,9 @@ class CallWork:
 
     def _context(self, job: Job, call: Call, lease: Lease, place: Place, output: CallOutput) -> ToolContext:
         limits = self._runtime.limits
+        request = SessionRequest(limits.sandbox, job.spec.agent.template or self._template)
         return ToolContext(
-            bench=_Bench(place, SessionRequest(limits.sandbox), lease.cancel, output, partial(self._way_out, job)),
+            bench=_Bench(place, request, lease.cancel, output, partial(self._way_out, job)),
             limits=limits,
             cancel=lease.cancel,
             read_observation=lambda call_id: observations.read(self._runtime, job.id, call_id),

@@ -42,7 +42,7 @@ from dualtrack.engine.runtime import WorkerRuntime
 from dualtrack.faults import Fault, point
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.objects.workspace import FileEntry
-from dualtrack.sandbox.sessions import Sessions
+from dualtrack.sandbox.sessions import DEFAULT_TEMPLATE, Sessions
 from dualtrack.telemetry import genai, tracing
 from dualtrack.together import Together
 from dualtrack.tools.port import ArtifactRequest
@@ -55,9 +55,17 @@ _LOG: Final = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def open_executor(
-    worker: WorkerRuntime, sessions: Sessions, workdirs: Workdirs, gateway: EgressGateway | None = None
+    worker: WorkerRuntime, sessions: Sessions, workdirs: Workdirs, gateway: EgressGateway | None = None, template: str = DEFAULT_TEMPLATE
 ) -> Iterator[Executor]:
-    """An executor with the threads it needs beside those that call it; `gateway` opens ways to the network, None: no sandbox has any."""
+    """An executor with the threads it needs beside those that call it.
+
+    Args:
+        worker: what it shares with the rest of its process.
+        sessions: where sandboxes are claimed.
+        workdirs: directories of jobs.
+        gateway: what opens ways to the network; None: no sandbox has any.
+        template: of the sandboxes of jobs that name none.
+    """
     database = worker.base.database
 
     def finished(job_ids: list[str]) -> set[str]:
@@ -65,7 +73,7 @@ def open_executor(
             return {job_id for job_id, (_, over) in events.heads(tx, job_ids).items() if over}
 
     with Places(sessions, workdirs, worker.base.limits.sandbox, finished) as places, OutputEvents(database) as output:
-        yield Executor(worker, CallWork(worker.base, places, output, gateway))
+        yield Executor(worker, CallWork(worker.base, places, output, gateway, template))
 
 
 class Executor:

@@ -9,7 +9,7 @@ from typing import Final
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.port import Command, Outcome
-from dualtrack.sandbox.sessions import Session, SessionRequest, Sessions
+from dualtrack.sandbox.sessions import DEFAULT_TEMPLATE, Session, SessionRequest, Sessions
 
 _MESSAGE_CHARS: Final = 500
 
@@ -17,7 +17,7 @@ _MESSAGE_CHARS: Final = 500
 class OneShot:
     """`Sandbox` over `Sessions`: each run claims a session, moves the workspace in, and back again once all its processes are gone."""
 
-    def __init__(self, sessions: Sessions, limits: SandboxLimits, *, name: str = "one-shot", template: str = "default") -> None:
+    def __init__(self, sessions: Sessions, limits: SandboxLimits, *, name: str = "one-shot", template: str = DEFAULT_TEMPLATE) -> None:
         """Takes where sessions are claimed, and the limits that `check` runs under."""
         self.name = name
         self._sessions = sessions

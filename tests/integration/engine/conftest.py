@@ -42,12 +42,12 @@ class CountingSandbox:
     def __init__(self, inner: Sessions) -> None:
         self.inner = inner
         self.ran: list[Command | PythonCell] = []
-        self.claimed: list[Session] = []
+        self.claimed: list[CountedSession] = []
         self.failures = 0
         self.before: Callable[[], None] | None = None
 
     def claim(self, request: SessionRequest) -> Session:
-        session = CountedSession(self, self.inner.claim(request))
+        session = CountedSession(self, self.inner.claim(request), request)
         self.claimed.append(session)
         return session
 
@@ -67,7 +67,8 @@ class CountingSandbox:
 class CountedSession:
     """A session whose commands are noted first."""
 
-    def __init__(self, sandbox: CountingSandbox, inner: Session) -> None:
+    def __init__(self, sandbox: CountingSandbox, inner: Session, request: SessionRequest) -> None:
+        self.request = request
         self.id = inner.id
         self.start = inner.start
         self.workspace = inner.workspace

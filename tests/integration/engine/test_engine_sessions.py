@@ -138,3 +138,12 @@ def test_no_session_is_claimed_for_what_needs_none(make: Make, sandbox: Counting
     stepper = make([{"tool": "read_artifact", "arguments": {"call_id": "call_x"}}, finish()])
     stepper.run(stepper.submit())
     assert sandbox.claimed == []
+
+
+def test_an_agent_s_template_is_what_its_sandbox_has(make: Make, sandbox: CountingSandbox) -> None:
+    stepper = make([shell("true"), finish(), shell("true")])
+    assert stepper.run(stepper.submit(agent={"template": "shell"})).status is JobStatus.SUCCEEDED
+    assert [session.request.template for session in sandbox.claimed] == ["shell"]
+    job = stepper.run(stepper.submit(agent={"template": "no-such-one"}))
+    assert (job.status, job.reason) == (JobStatus.FAILED, "sandbox_unavailable")
+    assert "no sandbox template 'no-such-one', only default, python-data, shell" in (job.message or "")
