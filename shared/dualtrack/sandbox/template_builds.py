@@ -134,8 +134,8 @@ class TemplateBuilder:
         if uv:
             command = [uv, "pip", "install", "--quiet", "--no-config", "--python-version", dotted]
             command += ["--python-platform", f"{machine}-{_PLATFORMS[0]}", "--link-mode", "copy"]
-        elif importlib.util.find_spec("pip"):
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+        elif pip := _pip():
+            command = [*pip, "install", "--quiet", "--disable-pip-version-check", "--no-input"]
             command += ["--implementation", "cp", "--python-version", dotted]
             for platform in _PLATFORMS:
                 command += ["--platform", f"{platform}_{machine}"]
@@ -176,6 +176,14 @@ class TemplateBuilder:
             session.close(keep=python)
         if outcome.exit_code is None:
             raise SandboxUnavailable(f"The packages of template {definition.name} can't be compiled in a sandbox: {outcome.note}.")
+
+
+def _pip() -> list[str] | None:
+    """The command that is pip: of this environment, else on the PATH."""
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    found = shutil.which("pip3") or shutil.which("pip")
+    return [found] if found else None
 
 
 def _mend_commands(commands: Path) -> None:
