@@ -166,7 +166,7 @@ class TemplateBuilder:
                 "--invalidation-mode",
                 "unchecked-hash",
                 "-s",
-                "/workspace",
+                ".",
                 "-p",
                 f"{TARGET}/{PYTHON}",
                 ".",

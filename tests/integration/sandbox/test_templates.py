@@ -76,12 +76,15 @@ def test_packages_are_there_for_cells_and_for_commands(settings: SandboxSettings
             assert owned == {0}
         with contextlib.closing(sandboxes.pool.claim(SessionRequest(LIMITS, "mine"))) as session:
             cell = session.python(
-                PythonCell("import sys; print('greeter' in sys.modules); import greeter; print(greeter.VERSION, greeter.__cached__)"),
+                PythonCell(
+                    "import sys; print('greeter' in sys.modules); import greeter; print(greeter.VERSION, greeter.__cached__, greeter.main.__code__.co_filename)"
+                ),
                 LIMITS,
                 threading.Event(),
             )
             assert cell.stdout.split()[:2] == [b"True", b"1.0"], cell
             assert cell.stdout.split()[2].startswith(b"/opt/dualtrack/template/python/__pycache__/greeter.cpython-3")
+            assert cell.stdout.split()[3] == b"/opt/dualtrack/template/python/greeter.py"
             for argv in (("greet",), ("python3", "-c", "import greeter; greeter.main()")):
                 outcome = session.run(Command(argv), LIMITS, threading.Event())
                 assert outcome.stdout == b"hello from 1.0\n", outcome
