@@ -75,13 +75,9 @@ def test_packages_are_there_for_cells_and_for_commands(settings: SandboxSettings
             owned = {path.stat().st_uid for path in directory.rglob("*")}
             assert owned == {0}
         with contextlib.closing(sandboxes.pool.claim(SessionRequest(LIMITS, "mine"))) as session:
-            cell = session.python(
-                PythonCell(
-                    "import sys; print('greeter' in sys.modules); import greeter; print(greeter.VERSION, greeter.__cached__, greeter.main.__code__.co_filename)"
-                ),
-                LIMITS,
-                threading.Event(),
-            )
+            source = "import sys; print('greeter' in sys.modules)\nimport greeter\nprint(greeter.VERSION, greeter.__cached__)\n"
+            source += "print(greeter.main.__code__.co_filename)"
+            cell = session.python(PythonCell(source), LIMITS, threading.Event())
             assert cell.stdout.split()[:2] == [b"True", b"1.0"], cell
             assert cell.stdout.split()[2].startswith(b"/opt/dualtrack/template/python/__pycache__/greeter.cpython-3")
             assert cell.stdout.split()[3] == b"/opt/dualtrack/template/python/greeter.py"
