@@ -142,6 +142,11 @@ class SandboxSettings(_Section):
     )
     wheels: Path | None = Field(None, description="Directory of wheels that templates are built from, and from nothing else.")
     docker_image: str = Field("python:3.13-slim-bookworm", description="Image for the docker driver.")
+    docker_runtime: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9._-]{1,100}$",
+        description="Runtime of the docker driver's containers (`runsc`); empty: the engine's.",
+    )
     gvisor_platform: Literal["systrap", "kvm"] = Field(
         "systrap", description="How the gvisor driver's kernel catches system calls; kvm needs /dev/kvm, and is of use on bare metal only."
     )

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 
 import pytest
 
@@ -55,25 +51,3 @@ class TestBubblewrap(OverBubblewrap):
 @linux
 class TestBubblewrapWithoutControlGroups(OverBubblewrap):
     cgroups = False
-
-
-@cache
-def missing_docker() -> str | None:
-    """Why the docker driver can't be tried here."""
-    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=30).returncode != 0:
-        return "no Docker engine answers"
-    image = os.environ.get("DUALTRACK_SANDBOX__DOCKER_IMAGE", SandboxSettings().docker_image)
-    if subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False, timeout=30).returncode != 0:
-        return f"the image {image} is not here"
-    return None
-
-
-class TestDocker(SandboxContract):
-    @pytest.fixture
-    def sandbox(self) -> Sandbox:
-        reason = missing_docker()
-        if reason is not None:
-            pytest.skip(reason)
-        from dualtrack.sandbox.docker import DockerSandbox
-
-        return DockerSandbox(SandboxSettings(), SandboxLimits())

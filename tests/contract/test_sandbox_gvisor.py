@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dualtrack.domain.limits import SandboxLimits
-from dualtrack.sandbox.access import give_workspace
 from dualtrack.sandbox.cgroups import detect
 from dualtrack.sandbox.gvisor import GvisorRung
-from dualtrack.sandbox.one_shot import OneShot
-from dualtrack.sandbox.port import Command, Ended, Outcome, Sandbox
+from dualtrack.sandbox.port import Ended, Sandbox
 from dualtrack.sandbox.sessions import EndReason, Session, Sessions
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.contracts.sandbox import SandboxContract
 from dualtrack.testing.contracts.sessions import SessionContract, SessionLimitsContract, SessionPythonContract, runner
+from dualtrack.testing.rung_sandbox import OwnedOneShot
 from dualtrack.testing.rung_sessions import RungSessions
 from dualtrack.testing.sandbox import sandbox_workspace
 
@@ -46,15 +44,6 @@ def gvisor() -> Iterator[Sessions]:
         yield sessions
         sessions.close()
         rung.close()
-
-
-class OwnedOneShot(OneShot):
-    """Gives the workspace to the sandbox's user first, as the pool does."""
-
-    def run(self, command: Command, workspace: Path, limits: SandboxLimits, cancel: threading.Event) -> Outcome:
-        if os.geteuid() == 0 and workspace.is_dir():
-            give_workspace(workspace, SandboxSettings().uid)
-        return super().run(command, workspace, limits, cancel)
 
 
 class TestGvisor(SandboxContract):

@@ -15,10 +15,10 @@ from dualtrack.sandbox import cgroups, group_names, sandbox_group
 from dualtrack.sandbox.access import give_workspace, may_traverse
 from dualtrack.sandbox.cgroups import CgroupSupport, Controller
 from dualtrack.sandbox.disk import DiskWatch
-from dualtrack.sandbox.factory import open_sandbox
+from dualtrack.sandbox.factory import configured, open_rung, open_sandbox
 from dualtrack.sandbox.port import Command, Ended
 from dualtrack.sandbox.rlimits import limited
-from dualtrack.sandbox.rung import Counters
+from dualtrack.sandbox.rung import Counters, RungName
 from dualtrack.sandbox.sandbox_group import SandboxGroup
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.sandbox import FakeSandbox, completed, sandbox_workspace
@@ -26,13 +26,21 @@ from dualtrack.testing.sandbox import FakeSandbox, completed, sandbox_workspace
 
 @pytest.mark.parametrize(
     ("driver", "platform", "name"),
-    [("auto", "linux", "bubblewrap"), ("auto", "darwin", "docker"), ("docker", "linux", "docker"), ("bubblewrap", "linux", "bubblewrap")],
+    [
+        ("auto", "linux", RungName.BUBBLEWRAP),
+        ("auto", "darwin", RungName.DOCKER),
+        ("docker", "linux", RungName.DOCKER),
+        ("bubblewrap", "linux", RungName.BUBBLEWRAP),
+        ("gvisor", "linux", RungName.GVISOR),
+    ],
 )
-def test_the_driver_is_the_one_asked_for(
-    driver: Literal["auto", "bubblewrap", "docker"], platform: str, name: str, monkeypatch: pytest.MonkeyPatch
+def test_the_rung_is_the_one_asked_for(
+    driver: Literal["auto", "bubblewrap", "docker", "gvisor"], platform: str, name: RungName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
-    assert open_sandbox(SandboxSettings(driver=driver), SandboxLimits()).name == name
+    settings = SandboxSettings(driver=driver)
+    assert configured(settings) is name
+    assert open_rung(name, settings, SandboxLimits()).name is name
 
 
 def test_no_fallback_where_bubblewrap_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,11 +119,13 @@ def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A version 2 hierarchy of plain files: this process in /slice/own."""
     root = tmp_path / "cgroup"
     (root / "slice" / "own").mkdir(parents=True)
-    mounts, own = tmp_path / "mountinfo", tmp_path / "own"
+    mounts, processes = tmp_path / "mountinfo", tmp_path / "proc"
     mounts.write_text(V2_MOUNT.format(point=root))
-    own.write_text("0::/slice/own\n")
+    for name, group in (("self", "/slice/own"), ("77", "/docker/abc")):
+        (processes / name).mkdir(parents=True)
+        (processes / name / "cgroup").write_text(f"0::{group}\n")
     monkeypatch.setattr(cgroups, "_MOUNTS", mounts)
-    monkeypatch.setattr(cgroups, "_OWN", own)
+    monkeypatch.setattr(cgroups, "_PROC", processes)
     return root
 
 
@@ -133,6 +143,11 @@ def test_v2_makes_a_sibling_where_its_own_group_passes_nothing_on(v2: Path) -> N
 def test_v2_uses_its_own_group_where_that_passes_on(v2: Path) -> None:
     (v2 / "slice/own/cgroup.subtree_control").write_text("memory pids")
     assert cgroups.detect().memory == Controller(2, v2 / "slice/own")
+
+
+def test_groups_of_another_process(v2: Path) -> None:
+    assert cgroups.groups_of(77) == {"": v2 / "docker/abc"}
+    assert cgroups.groups_of(78) == {}
 
 
 def test_groups_of_dead_processes_are_removed_and_no_others(tmp_path: Path) -> None:

@@ -53,6 +53,18 @@ class ProcessDirectory:
             remove_in(self.base, self.path.name)
         os.close(self._alive)
 
+    def lives(self, name: str) -> bool:
+        """Whether the process that has or had the directory `name` beside this one is alive."""
+        if _PROCESS.fullmatch(name) is None:
+            return False
+        try:
+            os.close(_lock(self.base / name / _LOCK, wait=False))
+        except BlockingIOError:
+            return True
+        except FileNotFoundError:
+            return False
+        return False
+
     def sweep(self, before_removal: Callable[[Path], object] = lambda _: None) -> list[str]:
         """Remove what dead processes have left beside it; the names of what was removed. Nothing should be writing there any more.
 

@@ -13,7 +13,7 @@ from typing import Final
 from dualtrack.sandbox.group_names import group_name
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
-_OWN: Final = Path("/proc/self/cgroup")
+_PROC: Final = Path("/proc")
 _V2: Final = ""
 _V1_NAMES: Final = frozenset({"memory", "pids", "cpuacct"})
 
@@ -78,11 +78,22 @@ def _mounts() -> dict[str, tuple[int, Path, str]]:
     return found
 
 
-def _own_groups() -> dict[str, str]:
-    """Controller (`""` for v2) to the group this process is in."""
+def groups_of(pid: int) -> dict[str, Path]:
+    """Where the groups of a process are: by controller (`memory`, `pids`, `cpuacct`; `""` for version 2, which has all in one)."""
+    mounts = _mounts()
+    found = {}
+    for name, group in _own_groups(str(pid)).items():
+        if name in mounts:
+            _, point, root = mounts[name]
+            found[name] = point / (group[len(root) :] if root != "/" and group.startswith(root) else group).lstrip("/")
+    return found
+
+
+def _own_groups(process: str = "self") -> dict[str, str]:
+    """Controller (`""` for v2) to the group a process is in."""
     groups: dict[str, str] = {}
     with contextlib.suppress(OSError):
-        for line in _OWN.read_text().splitlines():
+        for line in (_PROC / process / "cgroup").read_text().splitlines():
             _, controllers, group = line.split(":", 2)
             groups.update(dict.fromkeys(controllers.split(","), group))
     return groups

@@ -1,140 +1,255 @@
-"""The Docker driver, for machines without bubblewrap (macOS): one throw-away container a command, about 300 ms.
+"""The Docker driver, for machines without bubblewrap (macOS): a hardened container for every session, about 300 ms to start.
 
-Speaks to the engine through the `docker` command, so that contexts, Docker Desktop, colima and remote sockets work as they do for the user;
-the workspace must be on the engine's own machine, at the same path. The engine's default system call filter is in force; it lets a command
-trace the container's own init and see the names of the machine's disks, and set setuid bits, which are taken off again afterwards.
+The workspace must be on the engine's own machine, at the same path. Containers carry labels that tell whose they are, so that those of
+executors that were killed can be removed, and no others.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import os
-import subprocess
+import secrets
 import tempfile
 import threading
-import uuid
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
-from dualtrack.sandbox.access import give_workspace, strip_setid
-from dualtrack.sandbox.disk import DiskWatch
-from dualtrack.sandbox.outcome import outcome_of
-from dualtrack.sandbox.port import Command, Ended, Outcome
-from dualtrack.sandbox.pump import Pump
+from dualtrack.objects.process_dir import ProcessDirectory
+from dualtrack.sandbox.access import give_workspace
+from dualtrack.sandbox.bundle import TARGET, agent_argv
+from dualtrack.sandbox.container_seccomp import docker_profile
+from dualtrack.sandbox.docker_command import complaint, docker, remove
+from dualtrack.sandbox.docker_options import Image
+from dualtrack.sandbox.docker_sandbox import DockerSandbox
+from dualtrack.sandbox.programs import kept_agent
+from dualtrack.sandbox.rung import AgentProgram, LaunchSpec, Mount, RungName, RungReport
 from dualtrack.settings import SandboxSettings
 
-_CLI_S: Final = 30.0
-_ENGINE_PROCESSES: Final = 2  # the container's init and its shell
-_MESSAGE_CHARS: Final = 1000
+_STRENGTH: Final = "container: unprivileged user, no capabilities, no network, allow-list of system calls; shares the engine's kernel"
+_STRENGTH_RUNTIME: Final = "container without capabilities and network in the runtime {runtime}"
+_DIRECTORY: Final = ".docker"  # beside the workspaces
+_IDENTITY: Final = "id"
+_PLACE_LABEL: Final = "dualtrack.workspaces"
+_OWNER_LABEL: Final = "dualtrack.executor"
+_PROOF: Final = ("python3", "-I", "-S", "-c", "print(6 * 7)")
+_TRIAL_S: Final = 60.0
+_RUNC: Final = frozenset({"runc", "crun", "io.containerd.runc.v2"})
 
 
-class DockerSandbox:
-    """`Sandbox` by containers: no network, read-only root, no capabilities, an unprivileged user. Thread-safe."""
+@dataclass(frozen=True, slots=True)
+class _Setup:
+    """What was found of the engine, and made for this process."""
 
-    name = "docker"
+    image: Image
+    labels: dict[str, str]
+    engine: dict[str, Any]
+    """What `docker info` says."""
 
-    def __init__(self, settings: SandboxSettings, limits: SandboxLimits) -> None:
-        """Takes the settings, and the limits that `check` runs under."""
+
+class DockerRung:
+    """`Rung` by containers. Thread-safe; asks the engine on first use."""
+
+    name = RungName.DOCKER
+    shares_files = True
+
+    def __init__(self, settings: SandboxSettings, limits: SandboxLimits, agent: AgentProgram | None = None) -> None:
+        """Nothing is started yet.
+
+        Args:
+            settings: image, runtime, where workspaces are, and the user that sandboxes run as.
+            limits: those that trial sandboxes run under.
+            agent: what is started inside; None: the agent of this version.
+        """
         self._settings = settings
         self._limits = limits
+        self._agent = agent
+        self._as_root = os.getuid() == 0
+        self._lock = threading.Lock()
+        self._process: ProcessDirectory | None = None
+        self._setup: _Setup | None = None
 
-    def check(self) -> None:
-        """Run `python3` in a container. Raises `SandboxUnavailable`, saying why and what to do."""
-        image = self._settings.docker_image
+    def launch(self, spec: LaunchSpec) -> DockerSandbox:
+        """See `Rung.launch`. As root, what is in the workspace is given to the sandbox's user first."""
+        setup = self._ready()
+        if self._as_root:
+            give_workspace(spec.workspace, self._settings.uid)
+        agent = self._program()
+        return self._start(setup, spec, agent.argv, [agent.mount])
+
+    def _start(self, setup: _Setup, spec: LaunchSpec, argv: Sequence[str], mounts: Sequence[Mount] = ()) -> DockerSandbox:
+        shown = LaunchSpec(
+            workspace=spec.workspace,
+            limits=spec.limits,
+            mounts=[*mounts, *spec.mounts],
+            environment=spec.environment,
+            relay_port=spec.relay_port,
+            writable=spec.writable,
+        )
+        return DockerSandbox(setup.image, shown, argv, setup.labels)
+
+    def probe(self) -> RungReport:
+        """See `Rung.probe`."""
+        runtime = self._settings.docker_runtime
+        strength = _STRENGTH_RUNTIME.format(runtime=runtime) if runtime else _STRENGTH
         try:
-            if _docker("version", "--format", "{{.Server.Version}}").returncode != 0:
-                raise SandboxUnavailable("No Docker engine answers: start Docker (Docker Desktop, colima, dockerd), or set DOCKER_HOST.")
-            if _docker("image", "inspect", "--format", "{{.Id}}", image).returncode != 0:
-                raise SandboxUnavailable(f"The sandbox's image is not here yet: docker pull {image}")
-            self._settings.workspaces.mkdir(mode=0o711, parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".check-", dir=self._settings.workspaces) as directory:
-                outcome = self.run(Command(("python3", "-I", "-c", "print(6 * 7)")), Path(directory), self._limits, threading.Event())
-        except (SandboxFailed, OSError) as error:
-            raise SandboxUnavailable(f"The Docker sandbox does not work here: {error}") from error
-        if outcome.exit_code != 0 or outcome.stdout.strip() != b"42":
-            said = outcome.stderr.decode(errors="replace").strip()[-_MESSAGE_CHARS:]
-            raise SandboxUnavailable(
-                f"Python does not run in the image {image} ({outcome.note or f'exit status {outcome.exit_code}'}: {said}): set "
-                "DUALTRACK_SANDBOX__DOCKER_IMAGE to one with python3."
-            )
-
-    def run(self, command: Command, workspace: Path, limits: SandboxLimits, cancel: threading.Event) -> Outcome:
-        """See `Sandbox.run`. As root, the workspace and all in it is given to the unprivileged user first.
-
-        Raises:
-            SandboxFailed: no engine, no image, or it broke off.
-        """
-        uid = os.getuid()
-        gid = os.getgid()
-        if uid == 0:
-            uid = gid = self._settings.uid
-            give_workspace(workspace, uid)
-        name = f"dualtrack-{uuid.uuid4().hex}"
-        argv = ["docker", "run", "--name", name, *self._options(command, workspace.resolve(), limits, f"{uid}:{gid}")]
-        try:
-            with subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, start_new_session=True
-            ) as process:
-                null = subprocess.DEVNULL
-                killers: list[subprocess.Popen[bytes]] = []
-
-                def kill() -> None:
-                    """Does not wait: the engine ends a container only once its output is read, which is this thread's work."""
-                    if process.poll() is None and not killers:
-                        killers.append(subprocess.Popen(["docker", "kill", name], stdin=subprocess.DEVNULL, stdout=null, stderr=null))
-
-                try:
-                    watch = DiskWatch(workspace, limits).look if command.writable else _nothing_to_watch
-                    pumped = Pump(process, command.stdin, limits, cancel, kill=kill, watch=watch).run()
-                    found = _docker("inspect", "--format", "{{json .State}}", name)
-                finally:
-                    process.kill()
-                    for killer in killers:
-                        killer.wait()
-                    _docker("rm", "--force", "--volumes", name)
-                    if command.writable:
-                        strip_setid(workspace)
+            setup = self._ready()
+            started = time.monotonic()
+            printed, said = self._trial(setup)
+            took = time.monotonic() - started
+        except (SandboxUnavailable, SandboxFailed) as error:
+            return RungReport(self.name, works=False, strength=strength, found={}, problem=error.message)
         except OSError as error:
-            raise SandboxFailed(f"The docker command could not be run: {error}. Install Docker.") from error
-        state = json.loads(found.stdout) if found.returncode == 0 else {"Status": "absent"}
-        if state["Status"] in {"absent", "created"}:
-            said = pumped.stderr.kept.decode(errors="replace").strip()[-_MESSAGE_CHARS:]
-            raise SandboxFailed(f"Docker did not start the sandbox: {said or state.get('Error') or 'no message'}")
-        return outcome_of(pumped, int(state["ExitCode"]), limits, out_of_memory=bool(state["OOMKilled"]))
+            return RungReport(self.name, works=False, strength=strength, found={}, problem=f"No workspace can be made: {error}.")
+        engine, image = setup.engine, setup.image
+        found = {
+            "engine": f"{engine.get('ServerVersion')} ({engine.get('OperatingSystem')})",
+            "image": image.name,
+            "runtime": image.runtime or str(engine.get("DefaultRuntime")),
+            "storage": str(engine.get("Driver")),
+            "control groups": f"v{engine.get('CgroupVersion')} ({engine.get('CgroupDriver')})",
+            "system call filter": "the runtime's own" if image.seccomp is None else "ours (container_seccomp.json)",
+            "user": f"{image.user}:{image.group}",
+            "start, Python and end": f"{took * 1000:.0f} ms",
+        }
+        problem = ""
+        if printed.strip() != b"42":
+            problem = f"Python does not run in the image {image.name} ({said}): set DUALTRACK_SANDBOX__DOCKER_IMAGE to one with python3."
+        return RungReport(self.name, works=not problem, strength=strength, found=found, gaps=_gaps(setup), problem=problem)
 
-    def _options(self, command: Command, workspace: Path, limits: SandboxLimits, user: str) -> list[str]:
-        mount = f"type=bind,source={workspace},target=/workspace" + ("" if command.writable else ",readonly")
-        environment = {"HOME": "/workspace", "LANG": "C.UTF-8", "TMPDIR": "/tmp", **command.env}  # noqa: S108 - the sandbox's own
-        cpu = limits.cpu_time_s
-        result = [
-            *("--interactive", "--init", "--pull", "never", "--log-driver", "none", "--hostname", "sandbox", "--user", user),
-            *("--network", "none", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-            *("--tmpfs", "/tmp:rw,exec,nosuid,nodev,size=256m,mode=1777", "--shm-size", "64m"),  # noqa: S108
-            *("--pids-limit", str(limits.processes + _ENGINE_PROCESSES)),
-            *("--memory", str(limits.memory_bytes), "--memory-swap", str(limits.memory_bytes)),
-            *("--ulimit", f"cpu={cpu}:{cpu + 1}", "--ulimit", f"fsize={limits.file_bytes}", "--ulimit", "core=0"),
-            *("--ulimit", f"nofile={limits.open_files}", "--mount", mount, "--workdir", "/workspace"),
-        ]
-        for key, value in environment.items():
-            result += ["--env", f"{key}={value}"]
-        return [*result, "--entrypoint", "/bin/sh", self._settings.docker_image, "-c", 'exec "$@"', "sh", *command.argv]
+    def sweep(self) -> Sequence[str]:
+        """See `Rung.sweep`. Looks at the containers of executors that share this one's directory of workspaces only."""
+        process = self._directory()
+        place = self._place(process)
+        format_ = f'{{{{.ID}}}} {{{{.Label "{_OWNER_LABEL}"}}}}'
+        done = docker("container", "ls", "--all", "--no-trunc", "--filter", f"label={_PLACE_LABEL}={place}", "--format", format_)
+        if done.returncode != 0:
+            raise SandboxFailed(f"Docker does not list its containers: {complaint(done)}")
+        removed = []
+        for line in done.stdout.decode().splitlines():
+            container, _, owner = line.partition(" ")
+            if not process.lives(owner):
+                if problem := remove(container):
+                    raise SandboxFailed(f"The container {container[:12]} of a dead executor can't be removed: {problem}")
+                removed.append(f"container {container[:12]}")
+        process.sweep()
+        return removed
+
+    def close(self) -> None:
+        """Remove this process's directory; its sandboxes must have ended. Done at its exit as well."""
+        with self._lock:
+            if self._process is not None and self._process.path.name.startswith(f"{os.getpid()}-"):  # not in a forked child
+                self._process.close()
+            self._process = self._setup = None
+
+    def _program(self) -> AgentProgram:
+        with self._lock:
+            if self._agent is None:
+                self._agent = AgentProgram(Mount(kept_agent(self._settings.workspaces), TARGET), agent_argv())
+            return self._agent
+
+    def _directory(self) -> ProcessDirectory:
+        with self._lock:
+            if self._process is None:
+                base = self._settings.workspaces.absolute() / _DIRECTORY
+                try:
+                    self._settings.workspaces.mkdir(mode=0o711, parents=True, exist_ok=True)
+                    self._process = ProcessDirectory(base)
+                except OSError as error:
+                    raise SandboxUnavailable(
+                        f"The directory {base} for the Docker sandbox can't be used: {error}. Set DUALTRACK_SANDBOX__WORKSPACES to one of "
+                        "your own."
+                    ) from error
+                atexit.register(self.close)
+            return self._process
+
+    @staticmethod
+    def _place(process: ProcessDirectory) -> str:
+        """A word for the directory of workspaces that no other one has, on whatever machine: several may share an engine."""
+        path = process.base / _IDENTITY
+        with tempfile.NamedTemporaryFile("w", dir=process.path) as file:
+            file.write(secrets.token_hex(16))
+            file.flush()
+            with contextlib.suppress(FileExistsError):
+                os.link(file.name, path)
+        return path.read_text(encoding="utf-8")
+
+    def _ready(self) -> _Setup:
+        process = self._directory()
+        with self._lock:
+            if self._setup is None:
+                engine = _engine()
+                image = self._settings.docker_image
+                if docker("image", "inspect", "--format", "{{.Id}}", image).returncode != 0:
+                    raise SandboxUnavailable(f"The sandbox's image is not here yet: docker pull {image}")
+                labels = {_PLACE_LABEL: self._place(process), _OWNER_LABEL: process.path.name}
+                self._setup = _Setup(self._image(engine, process.path), labels, engine)
+            return self._setup
+
+    def _image(self, engine: dict[str, Any], directory: Path) -> Image:
+        runtime = self._settings.docker_runtime or ""
+        if runtime and runtime not in engine.get("Runtimes", {}):
+            known = ", ".join(sorted(engine.get("Runtimes", {})))
+            raise SandboxUnavailable(f"DUALTRACK_SANDBOX__DOCKER_RUNTIME: the engine has no runtime {runtime}; it has {known}.")
+        seccomp = None
+        if _filters(engine) and (runtime or engine.get("DefaultRuntime")) in _RUNC:
+            seccomp = directory / "seccomp.json"
+            seccomp.write_text(docker_profile(), encoding="utf-8")
+        user, group = (self._settings.uid, self._settings.uid) if self._as_root else (os.getuid(), os.getgid())
+        return Image(self._settings.docker_image, runtime, seccomp, user, group)
+
+    def _trial(self, setup: _Setup) -> tuple[bytes, str]:
+        """What a quick command printed, and what was printed to say why it did not."""
+        with self._scratch() as workspace:
+            sandbox = self._start(setup, LaunchSpec(workspace, self._limits), _PROOF)
+            try:
+                ended = sandbox.wait_ended(_TRIAL_S)
+                sandbox.kill()  # then its output ends, whatever it was doing
+                printed = os.read(sandbox.output, len(b"42\n"))
+            finally:
+                sandbox.close()
+            return printed, sandbox.said() or ("no message" if ended else f"no end after {_TRIAL_S:g} s")
+
+    @contextlib.contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        with ProcessDirectory(self._settings.workspaces) as own:
+            workspace = own.path / "trial"
+            workspace.mkdir(mode=0o700)
+            if self._as_root:
+                give_workspace(workspace, self._settings.uid)
+            yield workspace
 
 
-def _nothing_to_watch() -> Ended | None:
-    return None
+def _engine() -> dict[str, Any]:
+    done = docker("info", "--format", "{{json .}}")
+    found: dict[str, Any] = {}
+    with contextlib.suppress(ValueError):
+        found = json.loads(done.stdout)
+    if done.returncode != 0 or not found.get("ServerVersion"):
+        raise SandboxUnavailable("No Docker engine answers: start Docker (Docker Desktop, colima, dockerd), or set DOCKER_HOST.")
+    return found
 
 
-def _docker(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """One short docker command.
+def _filters(engine: dict[str, Any]) -> bool:
+    return any(option.startswith("name=seccomp") for option in engine.get("SecurityOptions") or ())
 
-    Raises:
-        SandboxFailed: when there is no docker command, or it hangs.
-    """
-    try:
-        return subprocess.run(["docker", *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=_CLI_S, check=False)
-    except FileNotFoundError as error:
-        raise SandboxFailed("There is no docker command on the PATH: install Docker.") from error
-    except subprocess.TimeoutExpired as error:
-        raise SandboxFailed(f"Docker did not answer within {_CLI_S:g} s ({arguments[0]}).") from error
+
+def _gaps(setup: _Setup) -> list[str]:
+    engine, image = setup.engine, setup.image
+    options = engine.get("SecurityOptions") or ()
+    runc = not image.runtime or image.runtime in _RUNC
+    missing = {
+        "no system call filter: the engine has no seccomp": runc and not _filters(engine),
+        "the memory limit is not enforced: the engine's kernel does not have it": not engine.get("MemoryLimit", True),
+        "the process limit is not enforced: the engine's kernel does not have it": not engine.get("PidsLimit", True),
+        "root inside would be root outside: the engine has no user namespaces (userns-remap, rootless)": not any(
+            option.startswith(("name=userns", "name=rootless")) for option in options
+        ),
+    }
+    return [text for text, applies in missing.items() if applies]

@@ -44,6 +44,10 @@ def open_rung(name: RungName, settings: SandboxSettings, limits: SandboxLimits) 
         from dualtrack.sandbox.bubblewrap import BubblewrapRung
 
         return BubblewrapRung(settings, limits)
+    if name is RungName.DOCKER:
+        from dualtrack.sandbox.docker import DockerRung
+
+        return DockerRung(settings, limits)
     if name is RungName.GVISOR:
         from dualtrack.sandbox.gvisor import GvisorRung
 
@@ -88,8 +92,4 @@ def open_sandbox(settings: SandboxSettings, limits: SandboxLimits) -> Sandbox:
         from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
 
         return BubblewrapSandbox(settings, limits)
-    if driver is not RungName.DOCKER:
-        raise SandboxUnavailable(f"DUALTRACK_SANDBOX__DRIVER: there is no one-shot driver {driver.value}; use bubblewrap or docker.")
-    from dualtrack.sandbox.docker import DockerSandbox
-
-    return DockerSandbox(settings, limits)
+    raise SandboxUnavailable(f"DUALTRACK_SANDBOX__DRIVER: there is no one-shot driver {driver.value}; use bubblewrap.")

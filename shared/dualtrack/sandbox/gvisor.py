@@ -163,13 +163,13 @@ class GvisorRung:
         directory = self._directory().path
         with self._lock:
             if self._setup is None:
+                runsc, interpreter = _find_runsc(), interpreter_prefix(self._uid)
                 ids = Ids.rootless() if self._uid is None else Ids.for_root(self._uid)
                 root = directory / "root"
                 try:
                     write_root(root)
                 except OSError as error:
                     raise SandboxUnavailable(f"The root of gVisor's sandboxes can't be made in {directory}: {error}.") from error
-                runsc, interpreter = _find_runsc(), interpreter_prefix(self._uid)
                 self._setup = Setup(runsc, self._settings.gvisor_platform, ids, interpreter, cgroups, root, directory)
             return self._setup
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -84,12 +85,14 @@ def make_mount_points(root: Path, mounts: Sequence[Mount]) -> None:
     """Where something is shown in a sandbox there must be something already: gVisor's file server may not write to the root.
 
     Raises:
-        OSError: it can't be made.
+        OSError: it can't be made, or there is nothing to show.
     """
     for mount in mounts:
         point = root / mount.target.lstrip("/")
         if mount.source.is_dir():
             point.mkdir(parents=True, exist_ok=True)
+        elif not mount.source.exists():  # runsc does not say which one
+            raise FileNotFoundError(errno.ENOENT, "there is nothing to show", str(mount.source))
         else:
             point.parent.mkdir(parents=True, exist_ok=True)
             point.touch()

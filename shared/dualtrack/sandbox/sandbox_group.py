@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Final, Self
 
 from dualtrack.sandbox.cgroups import CgroupSupport, Controller
+from dualtrack.sandbox.group_counters import read_counters
 from dualtrack.sandbox.group_names import group_name, kill_members
 from dualtrack.sandbox.rung import Counters
 
 _log = logging.getLogger(__name__)
 
 _REMOVAL_S: Final = 2.0
-_NANO: Final = 1e-9
-_MICRO: Final = 1e-6
 
 
 class SandboxGroup:
@@ -68,7 +67,7 @@ class SandboxGroup:
     def counters(self) -> Counters:
         """What the kernel has counted; the last known after `close`."""
         if self._paths:
-            self._last = Counters(_cpu_s(self._cpu), _peak(self._memory), _out_of_memory(self._memory), _refused(self._pids))
+            self._last = read_counters(self._memory, self._pids, self._cpu)
         return self._last
 
     @property
@@ -124,48 +123,3 @@ def _limit_memory(group: Path, version: int, memory_bytes: int) -> None:
     (group / main).write_text(str(memory_bytes))
     with contextlib.suppress(OSError):  # absent where the kernel does not account for swap
         (group / swap).write_text(str(memory_bytes) if version == 1 else "0")
-
-
-def _cpu_s(group: Path | None) -> float | None:
-    nanoseconds = _number(group, "cpuacct.usage")
-    if nanoseconds is not None:
-        return nanoseconds * _NANO
-    microseconds = _entry(group, "cpu.stat", "usage_usec")
-    return None if microseconds is None else microseconds * _MICRO
-
-
-def _peak(group: Path | None) -> int | None:
-    peak = _number(group, "memory.max_usage_in_bytes")
-    return _number(group, "memory.peak") if peak is None else peak  # version 2 has it since Linux 5.19
-
-
-def _out_of_memory(group: Path | None) -> int | None:
-    killed = _entry(group, "memory.events", "oom_kill")
-    return _entry(group, "memory.oom_control", "oom_kill") if killed is None else killed
-
-
-def _refused(group: Path | None) -> int | None:
-    return _entry(group, "pids.events", "max")
-
-
-def _number(group: Path | None, name: str) -> int | None:
-    text = _read(group, name)
-    return int(text) if text is not None else None
-
-
-def _entry(group: Path | None, name: str, wanted: str) -> int | None:
-    """A value of a file of `key value` lines."""
-    for line in (_read(group, name) or "").splitlines():
-        key, _, value = line.partition(" ")
-        if key == wanted:
-            return int(value)
-    return None
-
-
-def _read(group: Path | None, name: str) -> str | None:
-    if group is None:
-        return None
-    try:
-        return (group / name).read_text()
-    except OSError:  # another version's, or a kernel that is older
-        return None

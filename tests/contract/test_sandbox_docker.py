@@ -1,0 +1,80 @@
+"""Docker passes the contracts of sandboxes and of sessions, where there is an engine (the gate has one)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from dualtrack.domain.limits import SandboxLimits
+from dualtrack.sandbox.docker import DockerRung
+from dualtrack.sandbox.port import Sandbox
+from dualtrack.sandbox.sessions import Sessions
+from dualtrack.settings import SandboxSettings
+from dualtrack.testing.contracts.sandbox import SandboxContract
+from dualtrack.testing.contracts.sessions import SessionContract, SessionLimitsContract, SessionPythonContract
+from dualtrack.testing.rung_sandbox import OwnedOneShot
+from dualtrack.testing.rung_sessions import RungSessions
+from dualtrack.testing.sandbox import sandbox_workspace
+
+
+def docker_missing() -> str:
+    """Why the docker driver can't be tried here; empty if it can."""
+    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=30).returncode != 0:
+        return "no Docker engine answers"
+    image = os.environ.get("DUALTRACK_SANDBOX__DOCKER_IMAGE", SandboxSettings().docker_image)
+    if subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False, timeout=30).returncode != 0:
+        return f"the image {image} is not here"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def docker() -> Iterator[Sessions]:
+    if reason := docker_missing():
+        pytest.skip(reason)
+    with sandbox_workspace() as folder:
+        folder.chmod(0o711)
+        rung = DockerRung(SandboxSettings(workspaces=folder), SandboxLimits())
+        sessions = RungSessions(rung, folder)
+        yield sessions
+        sessions.close()
+        rung.close()
+
+
+class TestDocker(SandboxContract):
+    @pytest.fixture
+    def sandbox(self, docker: Sessions) -> Sandbox:
+        return OwnedOneShot(docker, SandboxLimits(), name="docker")
+
+    def test_nothing_escapes(self, sandbox: Sandbox) -> None:
+        """Sessions have the escape suite to themselves (`make sandbox-escapes`): some attempts end the agent, which is no outcome."""
+
+
+class Docker:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def sessions(cls, docker: Sessions) -> Sessions:
+        return docker
+
+    @pytest.fixture
+    def counts_memory(self) -> bool:
+        return True
+
+    @pytest.fixture
+    def counts_processes(self) -> bool:
+        return True
+
+
+class TestDockerSessions(Docker, SessionContract):
+    pass
+
+
+class TestDockerPython(Docker, SessionPythonContract):
+    pass
+
+
+class TestDockerLimits(Docker, SessionLimitsContract):
+    pass
