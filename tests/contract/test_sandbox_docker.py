@@ -11,12 +11,12 @@ import pytest
 
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.docker import DockerRung
+from dualtrack.sandbox.one_shot import OneShot
 from dualtrack.sandbox.port import Sandbox
 from dualtrack.sandbox.sessions import Sessions
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.contracts.sandbox import SandboxContract
 from dualtrack.testing.contracts.sessions import SessionContract, SessionLimitsContract, SessionPythonContract
-from dualtrack.testing.rung_sandbox import OwnedOneShot
 from dualtrack.testing.rung_sessions import RungSessions
 from dualtrack.testing.sandbox import sandbox_workspace
 
@@ -47,7 +47,7 @@ def docker() -> Iterator[Sessions]:
 class TestDocker(SandboxContract):
     @pytest.fixture
     def sandbox(self, docker: Sessions) -> Sandbox:
-        return OwnedOneShot(docker, SandboxLimits(), name="docker")
+        return OneShot(docker, SandboxLimits(), name="docker")
 
     def test_nothing_escapes(self, sandbox: Sandbox) -> None:
         """Sessions have the escape suite to themselves (`make sandbox-escapes`): some attempts end the agent, which is no outcome."""

@@ -13,12 +13,12 @@ import pytest
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.cgroups import detect
 from dualtrack.sandbox.gvisor import GvisorRung
+from dualtrack.sandbox.one_shot import OneShot
 from dualtrack.sandbox.port import Ended, Sandbox
 from dualtrack.sandbox.sessions import EndReason, Session, Sessions
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.contracts.sandbox import SandboxContract
 from dualtrack.testing.contracts.sessions import SessionContract, SessionLimitsContract, SessionPythonContract, runner
-from dualtrack.testing.rung_sandbox import OwnedOneShot
 from dualtrack.testing.rung_sessions import RungSessions
 from dualtrack.testing.sandbox import sandbox_workspace
 
@@ -49,7 +49,7 @@ def gvisor() -> Iterator[Sessions]:
 class TestGvisor(SandboxContract):
     @pytest.fixture
     def sandbox(self, gvisor: Sessions) -> Sandbox:
-        return OwnedOneShot(gvisor, SandboxLimits(), name="gvisor")
+        return OneShot(gvisor, SandboxLimits(), name="gvisor")
 
     @pytest.fixture
     def counts_memory(self) -> bool:

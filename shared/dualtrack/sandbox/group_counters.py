@@ -39,20 +39,21 @@ def _refused(group: Path | None) -> int | None:
 
 
 def _number(group: Path | None, name: str) -> int | None:
-    text = _read(group, name)
+    text = read_value(group, name)
     return int(text) if text is not None else None
 
 
 def _entry(group: Path | None, name: str, wanted: str) -> int | None:
     """A value of a file of `key value` lines."""
-    for line in (_read(group, name) or "").splitlines():
+    for line in (read_value(group, name) or "").splitlines():
         key, _, value = line.partition(" ")
         if key == wanted:
             return int(value)
     return None
 
 
-def _read(group: Path | None, name: str) -> str | None:
+def read_value(group: Path | None, name: str) -> str | None:
+    """A file of a group; None where there is none."""
     if group is None:
         return None
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from dualtrack.sandbox.cgroups import CgroupSupport, Controller
-from dualtrack.sandbox.group_counters import read_counters
+from dualtrack.sandbox.group_counters import read_counters, read_value
 from dualtrack.sandbox.group_names import group_name, kill_members
 from dualtrack.sandbox.rung import Counters
 
@@ -78,7 +78,7 @@ class SandboxGroup:
     def await_empty(self, patience_s: float) -> bool:
         """Whether no process is left in it by then."""
         deadline = time.monotonic() + patience_s
-        while any(_read(path, "cgroup.procs") for path in self._paths):
+        while any(read_value(path, "cgroup.procs") for path in self._paths):
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.001)
