@@ -108,10 +108,11 @@ class TestLandlockPython(Landlock, SessionPythonContract):
 
 
 class TestLandlockLimits(Landlock, SessionLimitsContract):
-    pass
+    agent_is_init = False
 
 
 class TestLandlockWithoutControlGroups(Landlock, SessionLimitsContract):
+    agent_is_init = False
     cgroups = False
     others = 64
 
@@ -138,6 +139,7 @@ class TestBarePython(Bare, SessionPythonContract):
 
 class TestBareLimits(Bare, SessionLimitsContract):
     own_processes = False
+    agent_is_init = False
 
     @pytest.fixture
     def counts_memory(self) -> bool:

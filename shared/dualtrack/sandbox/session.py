@@ -7,6 +7,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,7 @@ from dualtrack.sandbox.rung import WORKSPACE, Counters, Launched, LaunchSpec
 from dualtrack.sandbox.sessions import EndReason, PythonCell, Sink, Start
 from dualtrack.sandbox.trees import move_entries
 from dualtrack.sandbox.watch import LimitWatch
-from dualtrack.sandbox.wire import AgentWire
+from dualtrack.sandbox.wire import AgentLost, AgentWire
 
 _REPLY_S: Final = 10.0
 _OWN_PROCESSES: Final = 3
@@ -128,7 +129,7 @@ class AgentSession:
             disk = DiskWatch(self.workspace, limits) if self._spec.writable else None
             watch = LimitWatch(self._launched.counters, disk, limits)
             try:
-                execution.run(request, cancel, watch.look)
+                execution.run(request, cancel, partial(self._look, watch))
             except protocol.ProtocolError:
                 if not self._out_of_memory():
                     raise
@@ -155,6 +156,12 @@ class AgentSession:
         if not self._launched.enforced.processes:
             result["processes"] = limits.processes + _OWN_PROCESSES
         return result
+
+    def _look(self, watch: LimitWatch) -> Ended | None:
+        """What is exceeded now. Raises `AgentLost` when another thread has closed the session: the agent's pipes may end later, or never."""
+        if self._ended is not None:
+            raise AgentLost("it was closed meanwhile")
+        return watch.look()
 
     def _out_of_memory(self) -> bool:
         """Whether the kernel has killed for memory since the last command."""

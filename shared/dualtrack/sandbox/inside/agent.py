@@ -118,6 +118,7 @@ class Agent:
             fields.text("source"), self._cells, fields.numbers("limits"), fields.mapping("env"), persistent=persistent
         )
         self._cells += 1
+        self._reap(0)  # what has ended is not to be given anything
         chosen = self._lasting if persistent else None
         if chosen is None:
             try:
@@ -130,6 +131,7 @@ class Agent:
                 self._lasting = chosen
             else:
                 self._processes.helpers.discard(chosen.pid)
+        os.kill(chosen.pid, signal.SIGCONT)  # a command may have stopped all it could
         chosen.run(channel, request, persistent=persistent)
 
     def prepare(self) -> None:

@@ -610,6 +610,21 @@ class SessionLimitsContract(Asking):
 
     own_processes = True
     """Whether it has a pid namespace of its own."""
+    agent_is_init = True
+    """Whether the agent is the first process of that."""
+
+    def test_a_kill_of_all_processes_is_survived(self, fresh: Session) -> None:
+        """Where the agent is the first process of its namespace it can't be killed from inside; its helpers are started again."""
+        if not self.agent_is_init:
+            pytest.skip("the agent can be killed from inside")
+        python = python_runner(fresh)
+        python("x = 1", persistent=True)
+        runner(fresh)("sh", "-c", "kill -KILL -1; kill -STOP -1; kill -TERM 1; kill -KILL 1; sleep 0.2")
+        assert python("print('fresh')").stdout == b"fresh\n"
+        outcome = python("print('x' in globals())", persistent=True)
+        assert outcome.stdout == b"False\n"
+        assert outcome.note.startswith("new Python session")
+        assert runner(fresh)("echo", "on").stdout == b"on\n"
 
     def test_a_polite_kill_does_not_reach_the_agent(self, fresh: Session) -> None:
         run = runner(fresh)
