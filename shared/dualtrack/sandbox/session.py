@@ -158,7 +158,7 @@ class AgentSession:
         return result
 
     def _look(self, watch: LimitWatch) -> Ended | None:
-        """What is exceeded now. Raises `AgentLost` when another thread has closed the session: the agent's pipes may end later, or never."""
+        """The limit exceeded now. Raises `AgentLost` when another thread has closed the session, whose pipes may end later."""
         if self._ended is not None:
             raise AgentLost("it was closed meanwhile")
         return watch.look()
