@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -21,6 +22,7 @@ from dualtrack.net.addresses import AllowList
 from dualtrack.objects.process_dir import ProcessDirectory
 from dualtrack.sandbox.sessions import SessionEgress
 from dualtrack.settings import EgressSettings, SandboxSettings
+from dualtrack.telemetry.sandboxes import METRICS
 
 SETTLE_S: Final = 0.1
 """Whoever asked has its answer a moment before the proxy has told of it; a background process may hold a connection for ever."""
@@ -55,6 +57,13 @@ class Outlet:
     def close(self) -> None:
         """End it, after the sandbox; may be repeated. `drain` then tells of what was under way."""
         self._proxy.close()
+
+
+def _told(log: RequestLog, request: EgressRequest) -> None:
+    METRICS.egress_requests.labels("allowed" if request.allowed else "refused", request.reason or "").inc()
+    METRICS.egress_bytes.labels("up").inc(request.bytes_up)
+    METRICS.egress_bytes.labels("down").inc(request.bytes_down)
+    log.add(request)
 
 
 class EgressGateway:
@@ -100,7 +109,9 @@ class EgressGateway:
         base = self._base()
         log = RequestLog(self._limits.events)
         try:
-            proxy = EgressProxy(policy, self._values, log.add, limits=self._limits, private=self._private, base=base, owner=self._owner)
+            proxy = EgressProxy(
+                policy, self._values, partial(_told, log), limits=self._limits, private=self._private, base=base, owner=self._owner
+            )
         except OSError as error:
             raise SandboxFailed(f"The sandbox's way to the network can't be opened: {error}.") from error
         with self._lock:

@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -24,6 +23,7 @@ from dualtrack.domain.network import EgressPolicy
 from dualtrack.egress.broker import Broker
 from dualtrack.egress.certificates import Certificates, process_certificates
 from dualtrack.egress.connection import Connection, Session
+from dualtrack.egress.dialler import Dialler, system_trust
 from dualtrack.egress.meter import Meter
 from dualtrack.net.addresses import AllowList
 from dualtrack.objects.nofollow import DIRECTORY_FLAGS, opened
@@ -62,7 +62,7 @@ class EgressProxy:
         private: AllowList | None = None,
         base: Path | None = None,
         owner: int | None = None,
-        trust: Callable[[], ssl.SSLContext] | None = None,
+        trust: Callable[[], ssl.SSLContext] = system_trust,
         certificates: Callable[[], Certificates] = process_certificates,
     ) -> None:
         """Start it.
@@ -75,7 +75,7 @@ class EgressProxy:
             private: what may be reached although it is not on the public internet, where the policy permits it.
             base: directory to make the session's own in; None: the system's for temporary files.
             owner: user that the sandbox runs as, where this process is root and the sandbox is not.
-            trust: how hosts are verified; None: by the system's trust store.
+            trust: how hosts are verified.
             certificates: what speaks TLS in the hosts' names.
 
         Raises:
@@ -90,17 +90,8 @@ class EgressProxy:
         self._closed = False
         self._sockets: set[socket.socket] = set()
         self._threads: set[threading.Thread] = set()
-        self._session = Session(
-            policy,
-            self._broker,
-            self._meter,
-            self._limits,
-            private or AllowList(),
-            trust or _system_trust,
-            certificates,
-            on_request,
-            self._opened,
-        )
+        dialler = Dialler(private or AllowList(), self._limits.connect_s, self._opened, trust)
+        self._session = Session(policy, self._broker, self._meter, self._limits, dialler, certificates, on_request)
         self.relay_port: Final = RELAY_PORT
         self.directory: Final = Path(tempfile.mkdtemp(prefix="egress-", dir=base))
         intercepts = bool(self._broker.environment)
@@ -201,14 +192,6 @@ class EgressProxy:
             closed = self._closed
         if closed:
             _end(sock)
-
-
-@cache
-def _system_trust() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    return context
 
 
 def _listen(path: Path) -> socket.socket:

@@ -67,6 +67,15 @@ class SandboxMetrics:
         self.swept: Final = Counter(
             "dualtrack_sandbox_swept", "Things of dead processes that the janitor removed.", ["rung"], registry=self.registry
         )
+        self.egress_requests: Final = Counter(
+            "dualtrack_egress_requests",
+            "Requests and tunnels of sandboxes, by what was decided and why; reason empty: it came to its end.",
+            ["decision", "reason"],
+            registry=self.registry,
+        )
+        self.egress_bytes: Final = Counter(
+            "dualtrack_egress_bytes", "Bytes that sandboxes sent to hosts (up) and received (down).", ["direction"], registry=self.registry
+        )
         self.warm: Final = Gauge("dualtrack_sandbox_warm", "Sandboxes ready to be claimed.", ["rung", "template"], registry=self.registry)
         self.live: Final = Gauge("dualtrack_sandbox_live", "Sandboxes that exist.", ["rung"], registry=self.registry)
         self.limit: Final = Gauge("dualtrack_sandbox_limit", "Most sandboxes that may exist.", ["rung"], registry=self.registry)

@@ -14,6 +14,7 @@ from dualtrack.domain.job import AgentProfile
 from dualtrack.domain.limits import EgressLimits
 from dualtrack.egress.gateway import EgressGateway
 from dualtrack.settings import EgressSettings, SandboxSettings
+from dualtrack.telemetry.sandboxes import METRICS
 from dualtrack.testing.website import Website
 
 from .conftest import VALUE, raw
@@ -48,6 +49,7 @@ def test_a_way_out_for_one_session(site: Website, tmp_path: Path, monkeypatch: p
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
         assert directory.stat().st_uid == (SandboxSettings().uid if os.geteuid() == 0 else os.geteuid())
         assert {path.name for path in directory.iterdir()} == {"proxy.sock", "ca.pem"}
+        refused = METRICS.egress_requests.labels("refused", "not_allowed")._value.get()
         placeholder = outlet.session.environment["API_TOKEN"]
         assert VALUE not in str(dict(outlet.session.environment))
         for host in ("api.example.test", "evil.example.org"):
@@ -57,6 +59,7 @@ def test_a_way_out_for_one_session(site: Website, tmp_path: Path, monkeypatch: p
         assert site.visits[0].headers["authorization"] == VALUE
         outlet.close()
         assert not directory.exists()
+        assert METRICS.egress_requests.labels("refused", "not_allowed")._value.get() == refused + 1
         first, second = outlet.drain()
         assert (first.host, first.allowed, first.secrets) == ("api.example.test", True, ("api",))
         assert (second.host, second.reason) == ("evil.example.org", EgressReason.NOT_ALLOWED)
