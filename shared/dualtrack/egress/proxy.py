@@ -101,8 +101,8 @@ class EgressProxy:
                 (self.directory / BUNDLE_NAME).chmod(0o444)
             self._listener = _listen(self.directory / SOCKET_NAME)
             if owner is not None:
-                os.chown(self.directory / SOCKET_NAME, owner, -1)
-                os.chown(self.directory, owner, -1)
+                os.chown(self.directory / SOCKET_NAME, owner, owner)
+                os.chown(self.directory, owner, owner)
         except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
