@@ -39,7 +39,7 @@ class DiskWatch:
         files = 0
         # The command is at work in it: it may put a link where a directory was.
         with contextlib.suppress(OSError), opened(self._workspace, DIRECTORY_FLAGS, mend=False) as top:
-            size = HIDDEN_FILES.size(os.fstat(top))
+            size = HIDDEN_FILES.size(self._workspace, os.fstat(top))
             if size > self._limits.disk_bytes:
                 return True
             for seen in walk(top, changing=True):

@@ -9,80 +9,107 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 _PROC: Final = Path("/proc")
-_INSIDE: Final = "root/workspace"
 _FRESH_S: Final = 0.9
 _BLOCK: Final = 512  # unit of st_blocks, whatever the file system's
 _MAX_DESCRIPTORS: Final = 20_000  # looked at of each process
-_DELETED: Final = b" (deleted)"
+_DELETED: Final = " (deleted)"
 
 _Id = tuple[int, int]
 """Device and inode."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    at: float
-    sizes: dict[_Id, int]
-    """Bytes by workspace."""
+class _Nameless:
+    id: _Id
+    size: int
+    path: str
+    """Where it was, as its process sees it."""
+
+
+@dataclass(slots=True)
+class _Holder:
+    """A process that holds nameless files."""
+
+    files: list[_Nameless] = field(default_factory=list)
+    directories: set[_Id] = field(default_factory=set)
+    """Its working directory, what it sees as /workspace, and what it has open (such as gVisor's server of files)."""
 
 
 class HiddenFiles:
-    """Thread-safe. Sees only what runs on this machine and shows the workspace as `/workspace`; elsewhere (macOS) it finds nothing."""
+    """Thread-safe. Sees what runs on this machine, where it has a /proc; elsewhere (macOS) it finds nothing."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._last = _Look(0.0, {})
+        self._at = 0.0
+        self._holders: list[_Holder] = []
 
-    def size(self, workspace: os.stat_result) -> int:
-        """Bytes of nameless files in the workspace of that directory; up to a second old."""
+    def size(self, workspace: Path, status: os.stat_result) -> int:
+        """Bytes of nameless files in a workspace, up to a second old.
+
+        They are told from others' by their process, which works in the workspace or has it open, or by the path they had.
+        """
+        own = (status.st_dev, status.st_ino)
+        below = f"{workspace}/"
         with self._lock:
-            if time.monotonic() - self._last.at > _FRESH_S:
-                self._last = _Look(time.monotonic(), _sizes())
-            return self._last.sizes.get((workspace.st_dev, workspace.st_ino), 0)
+            if time.monotonic() - self._at > _FRESH_S:
+                self._holders = list(_holders())
+                self._at = time.monotonic()
+            found = {
+                file.id: file.size
+                for holder in self._holders
+                for file in holder.files
+                if file.id[0] == own[0] and (own in holder.directories or file.path.startswith(below))
+            }
+        return sum(found.values())
 
 
-def _sizes() -> dict[_Id, int]:
-    files: dict[_Id, dict[_Id, int]] = {}
-    own = _id(_PROC / "self" / _INSIDE)
+def _holders() -> Iterator[_Holder]:
+    own = str(os.getpid())
     for process in _numbers(_PROC):
-        workspace = _id(process / _INSIDE)
-        if workspace is not None and workspace != own:
-            nameless = files.setdefault(workspace, {})
-            for file, size in (*_open_files(process), *_mapped_files(process)):
-                if file[0] == workspace[0]:
-                    nameless[file] = max(size, nameless.get(file, 0))
-    return {workspace: sum(nameless.values()) for workspace, nameless in files.items()}
+        holder = _Holder()
+        if process.name != own:
+            _look_at_open(process, holder)
+            _look_at_mapped(process, holder)
+        if holder.files:
+            holder.directories |= {found for name in ("cwd", "root/workspace") if (found := _id(process / name)) is not None}
+            yield holder
 
 
-def _open_files(process: Path) -> Iterator[tuple[_Id, int]]:
+def _look_at_open(process: Path, holder: _Holder) -> None:
     for count, descriptor in enumerate(_numbers(process / "fd")):
         if count >= _MAX_DESCRIPTORS:
             return
         try:
             status = descriptor.stat()
+            if stat.S_ISDIR(status.st_mode):
+                holder.directories.add((status.st_dev, status.st_ino))
+            elif status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
+                path = str(descriptor.readlink())
+                holder.files.append(_Nameless((status.st_dev, status.st_ino), status.st_blocks * _BLOCK, path))
         except OSError:  # closed meanwhile
             continue
-        if status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
-            yield (status.st_dev, status.st_ino), status.st_blocks * _BLOCK
 
 
-def _mapped_files(process: Path) -> Iterator[tuple[_Id, int]]:
+def _look_at_mapped(process: Path, holder: _Holder) -> None:
     """As large as the part that is mapped: the file itself can't be asked."""
     try:
-        maps = (process / "maps").read_bytes()
+        maps = (process / "maps").read_text(errors="replace")
     except OSError:  # it has ended, or is another user's
         return
+    held = {file.id for file in holder.files}
     for line in maps.splitlines() if _DELETED in maps else ():
         if line.endswith(_DELETED):
-            span, _, offset, device, inode = line.split(None, 5)[:5]
-            start, _, end = span.partition(b"-")
-            major, _, minor = device.partition(b":")
-            yield (os.makedev(int(major, 16), int(minor, 16)), int(inode)), int(offset, 16) + int(end, 16) - int(start, 16)
+            span, _, offset, device, inode, path = line.split(None, 5)
+            start, _, end = span.partition("-")
+            major, _, minor = device.partition(":")
+            found = (os.makedev(int(major, 16), int(minor, 16)), int(inode))
+            if found not in held:
+                holder.files.append(_Nameless(found, int(offset, 16) + int(end, 16) - int(start, 16), path))
 
 
 def _numbers(directory: Path) -> Iterator[Path]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.port import Ended, Outcome
 from dualtrack.settings import SandboxSettings
@@ -77,17 +78,25 @@ def test_bubblewrap_without_its_filter_lets_system_calls_through(monkeypatch: py
 
 
 class Ending:
-    """A ground on which every run ends at once, with what it was told to print."""
+    """A ground that does ordinary work; every other run ends at once, with what it was told to print."""
 
     name = "ending"
 
-    def __init__(self, output: bytes = b"") -> None:
+    def __init__(self, output: bytes = b"", *, works: bool = True) -> None:
         self.output = output
+        self.works = works
         self.runs = 0
 
     def run(self, source: str, stdin: bytes, workspace: Path, limits: SandboxLimits) -> Outcome:
+        if b"ordinary-work" in stdin and self.works:
+            return Unsandboxed(sandbox_user()).run(source, stdin, workspace, limits)
         self.runs += 1
         return Outcome(Ended.SIGNALLED, None, 9, self.output, b"", 0, 0, 0.1, "killed: signal 9 (SIGKILL)")
+
+
+def test_where_nothing_runs_nothing_is_blocked() -> None:
+    with pytest.raises(SandboxFailed, match="Ordinary work fails here"):
+        run(Ending(works=False), named("kill"), sandbox_user())
 
 
 def test_attempts_that_end_their_sandbox_are_run_again_alone() -> None:

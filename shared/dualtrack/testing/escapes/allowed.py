@@ -8,6 +8,7 @@ from typing import Final
 _NAME_ONLY: Final = "a name without access: nothing at that path can be reached"
 _OWN_MEMORY: Final = "of its own memory only"
 _OWN_INIT: Final = "the sandbox's init is as confined as the command: taking it over gains nothing"
+_OWN_AGENT: Final = "gVisor shows it to its own user: a command may disturb its own session, not others"
 _PER_USER: Final = "counted for each user of the host: give sandboxes that must not share one executors of different users"
 _NEXT_COMMAND: Final = "commands of one session are one user's: what it left running may change a later one anyway"
 
@@ -19,11 +20,30 @@ _NAMESPACES: Final = {
     "agent-next-command": _NEXT_COMMAND,
 }
 
+_LANDLOCK: Final = {
+    "memory-policy": _OWN_MEMORY,
+    "see-host-names": "Landlock does not cover it: whether a path exists can be asked, not what is in it or beside it",
+    "change-host-mode": "Landlock does not cover it: mode and times of the user's own files whose paths it knows; paths can't be listed",
+    "reach-user": "without a process namespace it may ask; changing is refused (see renice)",
+}
+
+_GVISOR: Final = {
+    "kernel-command-line": "gVisor's own, the same on every machine",
+    "memory-policy": _OWN_MEMORY,
+    "ping-socket": "in gVisor's own network, which has no way out",
+    "raise-priority": "in gVisor's own scheduler, which the host does not see",
+    "protect-from-oom": "in gVisor's own kernel, which the host does not see",
+    "fuse": "gVisor's own device",
+    "tunnels": "gVisor's own device",
+    "agent-descriptors": _OWN_AGENT,
+    "agent-environment": _OWN_AGENT,
+}
+
 ALLOWED: Final[Mapping[str, Mapping[str, str]]] = {
-    "landlock": {},
+    "landlock": _LANDLOCK,
     "bubblewrap": _NAMESPACES,
     "docker": _NAMESPACES,
-    "gvisor": {},
+    "gvisor": _GVISOR,
 }
 """By rung and attempt."""
 

@@ -21,7 +21,7 @@ IDENTITY: Final = (
         "capabilities",
         "have, or be able to get, any capability of root",
         "lines = dict(line.split(':\\t', 1) for line in open('/proc/self/status'))\n"
-        "held = {k: lines[k].strip() for k in ('CapInh', 'CapPrm', 'CapEff', 'CapAmb') if int(lines[k], 16)}\n"
+        "held = {k: lines[k].strip() for k in ('CapInh', 'CapPrm', 'CapEff', 'CapAmb') if int(lines.get(k, '0'), 16)}\n"
         "if not held: raise Refused('none')\nDETAIL = held",
         root=True,
     ),

@@ -226,6 +226,8 @@ def in_terminal(request: int) -> str:
         raise Refused("the process ended")
     if number != "0":
         raise OSError(int(number), "ioctl")
+    if "ENOTTY" in text:
+        raise Refused("there is no such request")
     return text
 
 

@@ -7,15 +7,17 @@ import json
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.limits import MIB, SandboxLimits
 from dualtrack.objects.nofollow import DIRECTORY_FLAGS, opened
 from dualtrack.objects.trees import empty
-from dualtrack.sandbox.port import Outcome
+from dualtrack.sandbox.port import Ended, Outcome
 from dualtrack.testing.escapes import inside
 from dualtrack.testing.escapes.attempt import Attempt, Evidence, Kind, Said
 from dualtrack.testing.escapes.bombs import LIMITS
@@ -59,9 +61,13 @@ def run(
         uid: the user that sandboxes run as on this machine.
         collector: reads what attempts about results have left.
         done: called with each result as it is known.
+
+    Raises:
+        SandboxFailed: not even ordinary work can be done there.
     """
     results: dict[str, Result] = {}
     with Host(uid) as host:
+        _prove(ground, host)
         shared = [attempt for attempt in attempts if not attempt.alone]
         missing = list(shared)
         if len(shared) > 1:
@@ -93,6 +99,16 @@ def _run_alone(ground: Ground, attempt: Attempt, host: Host, collector: Collecto
             host.tidy(attempt.name)
 
 
+def _prove(ground: Ground, host: Host) -> None:
+    """Where nothing runs at all, nothing is blocked. Raises `SandboxFailed`."""
+    attempt = Attempt("ordinary-work", Kind.FILES, "write and read a file of its own", "open('x', 'w').write('x')\nos.unlink('x')")
+    with _workspace(host.uid) as workspace:
+        outcome = _run(ground, [attempt], host, workspace, LIMITS)
+    said, detail, _ = _reports(outcome.stdout).get(attempt.name, (Said.LOST, _end(outcome), ""))
+    if said is not Said.WORKED:
+        raise SandboxFailed(f"Ordinary work fails here, so that nothing can be said of escapes: {detail} {outcome.stderr[-500:]!r}")
+
+
 def _run(ground: Ground, attempts: Sequence[Attempt], host: Host, workspace: Path, limits: SandboxLimits) -> Outcome:
     facts = host.facts(
         witnesses=[attempt.name for attempt in attempts if wants_witness(attempt)],
@@ -103,7 +119,11 @@ def _run(ground: Ground, attempts: Sequence[Attempt], host: Host, workspace: Pat
         "attempts": [{"name": attempt.name, "source": attempt.source} for attempt in attempts],
         "patience_s": _PATIENCE_S,
     }
-    return ground.run(_SOURCE, json.dumps(order).encode(), workspace, limits)
+    started = time.monotonic()
+    try:
+        return ground.run(_SOURCE, json.dumps(order).encode(), workspace, limits)
+    except SandboxFailed as error:  # an attempt has broken its sandbox
+        return Outcome(Ended.SIGNALLED, None, None, b"", b"", 0, 0, time.monotonic() - started, error.message)
 
 
 def _judge(attempt: Attempt, evidence: Evidence) -> Result:
