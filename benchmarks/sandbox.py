@@ -7,6 +7,7 @@ them counted (exit status 1 for a leak).
 import argparse
 import gc
 import json
+import logging
 import os
 import shutil
 import statistics
@@ -258,6 +259,7 @@ def main() -> None:
     parser.add_argument("--row", type=int, default=1000, help="sessions in a row; a tenth on docker and gvisor")
     parser.add_argument("--at-once", type=int, default=200, help="sessions at once; a tenth on docker and gvisor")
     options = parser.parse_args()
+    logging.disable(logging.WARNING)  # what a machine does not give a rung is the doctor's to tell
     limits = SandboxLimits()
     ratios: dict[str, object] = {}
     problems: list[str] = []

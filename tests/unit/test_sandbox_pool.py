@@ -268,6 +268,23 @@ def test_there_are_never_more_than_the_limit_and_a_claim_waits_for_room(open_poo
         session.close()
 
 
+def test_who_is_interrupted_while_it_waits_leaves_nothing(open_pool: Opened, rung: PipeRung, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = open_pool(pool_max=0)
+    rung.hold.clear()
+
+    def interrupted(*_: object) -> None:
+        until(lambda: len(rung.launches) == 1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dualtrack.sandbox.pool.BUSY_S", 0.01)
+    monkeypatch.setattr(SessionPool, "_give_up", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pool.claim(REQUEST)
+    rung.hold.set()
+    until(lambda: pool.live == 0)
+    assert not rung.alive
+
+
 def test_a_claim_that_finds_no_room_says_which_limit(open_pool: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dualtrack.sandbox.pool.BUSY_S", 0.05)
     pool = open_pool(LIMITS.model_copy(update={"sessions": 1}), pool_max=0)

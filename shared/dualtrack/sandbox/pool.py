@@ -80,6 +80,7 @@ class _Order:
     session: PooledSession | None = None
     error: BaseException | None = None
     abandoned: bool = False
+    """Whoever waited for it is gone."""
 
 
 _Task = Callable[[], None]
@@ -198,8 +199,12 @@ class SessionPool:
                 raise _stopping()
             self._orders.append(order)
             self._changed.notify()
-        if not order.served.wait(BUSY_S):
-            self._give_up(order)
+        try:
+            if not order.served.wait(BUSY_S):
+                self._give_up(order)
+        except BaseException:
+            self._abandon(order)
+            raise
         if order.session is None:
             raise order.error or SandboxFailed("The sandbox was not started.")
         session = order.session
@@ -223,6 +228,15 @@ class SessionPool:
                     "(DUALTRACK_LIMITS__SANDBOX__SESSIONS)."
                 )
         order.served.wait()
+
+    def _abandon(self, order: _Order) -> None:
+        """Nobody waits any more: what comes of it is removed."""
+        with self._changed:
+            order.abandoned = True
+            if order in self._orders:
+                self._orders.remove(order)
+        if order.session is not None:
+            order.session.close(EndReason.CANCELLED)
 
     def _remember(self, kind: Kind) -> None:
         """A kind that was claimed and works is kept warm from now on."""
@@ -320,7 +334,9 @@ class SessionPool:
         else:
             with self._changed:
                 self._claimed.add(session)
-            order.session = session
+                order.session = session
+            if order.abandoned:
+                session.close(EndReason.CANCELLED)
         order.served.set()
 
     def _refill(self, shelf: _Shelf) -> None:
