@@ -1,36 +1,97 @@
-"""The in-sandbox agent and its host side, without any isolation between them."""
+"""The in-sandbox agent as a process: what it holds, whatever is done to it. Without any isolation around it."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dualtrack.domain.limits import SandboxLimits
-from dualtrack.sandbox.port import Command
+from dualtrack.domain.limits import KIB, MIB, SandboxLimits
+from dualtrack.sandbox.port import Command, Ended
 from dualtrack.sandbox.rung import LaunchSpec
 from dualtrack.sandbox.session import AgentSession
-from dualtrack.sandbox.sessions import PythonCell
-from dualtrack.testing.bare_rung import BareRung
+from dualtrack.sandbox.sessions import Channel, PythonCell
+from dualtrack.testing.bare_rung import BareLaunched, BareRung
 
 LIMITS = SandboxLimits(wall_time_s=20, processes=4000)
 
 
+class Started:
+    """A session, and what /proc says of its agent."""
+
+    def __init__(self, rung: BareRung, workspace: Path) -> None:
+        spec = LaunchSpec(workspace, LIMITS)
+        self.launched: BareLaunched = rung.launch(spec)
+        self.session = AgentSession(self.launched, spec, "bare")
+        self.session.wait_ready(30)
+
+    def run(self, script: str) -> bytes:
+        outcome = self.session.run(Command(("sh", "-c", script)), LIMITS, threading.Event())
+        assert outcome.ended is Ended.EXITED
+        return outcome.stdout
+
+    def status(self, name: str) -> int:
+        lines = Path(f"/proc/{self.launched.agent_pid}/status").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith(f"{name}:")))
+
+    def descriptors(self) -> int:
+        return len(list(Path(f"/proc/{self.launched.agent_pid}/fd").iterdir()))
+
+
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[AgentSession]:
+def started(tmp_path: Path) -> Iterator[Started]:
     with BareRung() as rung:
-        session = rung.session(LaunchSpec(tmp_path, LIMITS))
+        started = Started(rung, tmp_path)
         try:
-            yield session
+            yield started
         finally:
-            session.close()
+            started.session.close()
 
 
-def test_command_and_cells(session: AgentSession) -> None:
-    outcome = session.run(Command(("sh", "-c", "cat; echo err >&2; exit 3"), stdin=b"in"), LIMITS, threading.Event())
-    assert (outcome.stdout, outcome.stderr, outcome.exit_code) == (b"in", b"err\n", 3)
-    assert session.python(PythonCell("print(6 * 7)"), LIMITS, threading.Event()).stdout == b"42\n"
-    session.python(PythonCell("x = 41", persistent=True), LIMITS, threading.Event())
-    assert session.python(PythonCell("x + 1", persistent=True), LIMITS, threading.Event()).stdout == b"42\n"
+def test_a_flood_and_a_slow_reader_do_not_grow_it(started: Started) -> None:
+    started.run("true")
+    before = started.status("VmHWM")
+    stop = time.monotonic() + 1
+
+    def slow(_: Channel, data: bytes) -> None:
+        if time.monotonic() < stop:
+            time.sleep(0.02)
+
+    limits = LIMITS.model_copy(update={"output_bytes": MIB})
+    outcome = started.session.run(Command(("sh", "-c", "head -c 30000000 /dev/zero")), limits, threading.Event(), slow)
+    assert len(outcome.stdout) + outcome.stdout_dropped == 30_000_000
+    assert started.status("VmHWM") - before < 4 * KIB  # in KiB
+
+
+def test_input_that_nobody_reads_does_not_grow_it(started: Started) -> None:
+    started.run("true")
+    before = started.status("VmHWM")
+    limits = LIMITS.model_copy(update={"wall_time_s": 1})
+    outcome = started.session.run(Command(("sleep", "0.5"), stdin=b"x" * 30_000_000), limits, threading.Event())
+    assert (outcome.ended, outcome.exit_code) == (Ended.EXITED, 0)
+    assert started.status("VmHWM") - before < 4 * KIB
+
+
+def test_what_goes_on_in_the_background_does_not_exhaust_it(started: Started) -> None:
+    for _ in range(150):
+        assert started.run("sleep 300 & echo on") == b"on\n"
+    assert started.descriptors() < 300
+    assert started.session.python(PythonCell("print('on')"), LIMITS, threading.Event()).stdout == b"on\n"
+
+
+def test_it_holds_nothing_of_what_has_ended(started: Started) -> None:
+    def use() -> None:
+        started.run("echo out; echo err >&2")
+        started.session.python(PythonCell("print(1)"), LIMITS, threading.Event())
+        started.session.python(PythonCell("import sys; sys.exit()", persistent=True), LIMITS, threading.Event())
+
+    use()
+    started.session.ping()
+    before = started.descriptors()
+    for _ in range(10):
+        use()
+    started.session.ping()
+    assert started.descriptors() <= before + 8  # an interpreter that is just being forked

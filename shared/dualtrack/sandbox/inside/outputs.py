@@ -95,27 +95,27 @@ class Drain:
 
     def __init__(self, poller: Poller) -> None:
         self._poller = poller
-        self._watched: dict[int, None] = {}  # in order of age
-        self._resting: list[tuple[float, int]] = []  # in order of time
+        self._watched: dict[Output, bool] = {}  # in order of age; whether its process may be asked for more
+        self._lingering = 0
+        self._resting: list[tuple[float, Output]] = []  # in order of time
 
-    def add(self, descriptor: int) -> None:
-        """Take a non-blocking descriptor."""
-        while len(self._watched) >= _LINGERING:
-            self._close(next(iter(self._watched)))
-        self._watched[descriptor] = None
-        self._poller.add(descriptor, select.EPOLLIN | select.EPOLLONESHOT, lambda _: self._read(descriptor))
+    def add(self, output: Output, *, lasting: bool) -> None:
+        """Take an open one; `lasting`: its process may be asked for more, so it stays open in any case."""
+        if output.descriptor < 0:
+            return
+        if not lasting:
+            while self._lingering >= _LINGERING:
+                self._close(next(other for other, kept in self._watched.items() if not kept))
+            self._lingering += 1
+        self._watched[output] = lasting
+        self._poller.add(output.descriptor, select.EPOLLIN | select.EPOLLONESHOT, lambda _: self._read(output))
 
-    def closed(self, descriptor: int) -> bool:
-        """Stop draining one and leave it to its owner again; True where it is closed by now, because its last writer has gone."""
-        if descriptor not in self._watched:
-            return True
-        self._forget(descriptor)
-        return False
-
-    def _forget(self, descriptor: int) -> None:
-        del self._watched[descriptor]
-        self._poller.remove(descriptor)
-        self._resting = [(until, other) for until, other in self._resting if other != descriptor]
+    def remove(self, output: Output) -> None:
+        """Leave it to its owner again; harmless where it is closed by now, because its last writer has gone."""
+        if output in self._watched:
+            self._lingering -= not self._watched.pop(output)
+            self._poller.remove(output.descriptor)
+            self._resting = [(until, other) for until, other in self._resting if other is not output]
 
     def timeout(self) -> float | None:
         """Seconds until `turn` has something to do."""
@@ -125,19 +125,18 @@ class Drain:
         """Go on with the pipes that have rested."""
         now = time.monotonic()
         while self._resting and self._resting[0][0] <= now:
-            descriptor = self._resting.pop(0)[1]
-            self._poller.again(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+            self._poller.again(self._resting.pop(0)[1].descriptor, select.EPOLLIN | select.EPOLLONESHOT)
 
-    def _read(self, descriptor: int) -> None:
+    def _read(self, output: Output) -> None:
         try:
-            data = os.read(descriptor, CHUNK)
+            data = os.read(output.descriptor, CHUNK)
         except BlockingIOError:
             data = b"-"
         if data:
-            self._resting.append((time.monotonic() + _PAUSE_S, descriptor))
+            self._resting.append((time.monotonic() + _PAUSE_S, output))
         else:
-            self._close(descriptor)
+            self._close(output)
 
-    def _close(self, descriptor: int) -> None:
-        self._forget(descriptor)
-        os.close(descriptor)
+    def _close(self, output: Output) -> None:
+        self.remove(output)
+        output.close()

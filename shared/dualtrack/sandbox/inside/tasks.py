@@ -77,29 +77,25 @@ class Outputs:
 
     def __init__(self, poller: Poller, wire: Wire, drain: Drain, pipes: Pipes) -> None:
         self._drain = drain
-        self._drained = False
         self._both = (Output(poller, wire, pipes.stdout_end, protocol.STDOUT), Output(poller, wire, pipes.stderr_end, protocol.STDERR))
 
-    def drain(self) -> None:
-        """Nobody wants them now."""
-        self._drained = True
+    def drain(self, *, lasting: bool) -> None:
+        """Nobody wants them now; `lasting`: but may do so again."""
         for output in self._both:
-            if output.descriptor >= 0:
-                self._drain.add(output.descriptor)
+            self._drain.remove(output)
+            self._drain.add(output, lasting=lasting)
 
     def open(self, channel: int) -> None:
         """Send them to `channel`."""
         for output in self._both:
-            if self._drained and output.descriptor >= 0 and self._drain.closed(output.descriptor):
-                output.descriptor = -1
+            self._drain.remove(output)
             output.open(channel)
-        self._drained = False
 
-    def finish(self) -> None:
+    def finish(self, *, lasting: bool) -> None:
         """Send what was written until now, and nothing that comes later: background processes may write on."""
         for output in self._both:
             output.finish()
-        self.drain()
+        self.drain(lasting=lasting)
 
     def close(self) -> None:
         """Close them."""
@@ -132,7 +128,7 @@ class Task:
 
     def finish(self) -> None:
         """Its process has ended."""
-        self._outputs.finish()
+        self._outputs.finish(lasting=False)
         if self.stdin is not None:
             self.stdin.close()
 
@@ -180,7 +176,7 @@ class Interpreter:
         self.pipes.close()
         os.close(self.control)
         self._poller.add(self._answers, select.EPOLLIN, self._answer)
-        self._outputs.drain()
+        self._outputs.drain(lasting=True)
 
     def run(self, channel: int, request: bytes, *, persistent: bool) -> None:
         """Run a cell."""
@@ -205,12 +201,13 @@ class Interpreter:
         """The cell has ended, the interpreter goes on."""
         self.channel = 0
         self.ran += 1
-        self._outputs.finish()
+        self._outputs.finish(lasting=True)
 
     def finish(self) -> None:
         """The interpreter has ended."""
         if self.channel:
             self.pause()
+        self._outputs.drain(lasting=False)
         self._poller.remove(self._answers)
         os.close(self._answers)
         self._requests.close()
