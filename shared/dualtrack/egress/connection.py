@@ -54,16 +54,14 @@ class Connection:
         self._session = session
         self._socket = sock
         self._clock = Clock(session.limits.lifetime_s, session.limits.idle_s)
+        self._told = 0
 
     def serve(self) -> None:
         """Serve it; raises nothing for what its client does."""
-        try:
-            self._requests(self._socket, None, b"")
-        except BROKEN:
-            return
+        self._requests(self._socket, None, b"")
 
     def _requests(self, stream: Stream, fixed: Origin | None, first: bytes, dialled: socket.socket | None = None) -> None:
-        """Serve requests one after the other.
+        """Serve requests one after the other, until either side has enough. A tunnel in which none came is told of as such.
 
         Args:
             stream: where they come from.
@@ -80,15 +78,20 @@ class Connection:
             self._clock,
             limits,
         )
+        told = self._told
         try:
             while self._one(client, upstream, fixed):
                 if client.h11.our_state is not h11.DONE or client.h11.their_state is not h11.DONE:
-                    return
+                    break
                 client.h11.start_next_cycle()
+        except BROKEN:  # whoever had asked for something was told of already
+            pass
         finally:
             upstream.close()
             for sock in waiting:
                 sock.close()
+        if fixed is not None and self._told == told:
+            self._tell(fixed, "CONNECT", None, Progress())
 
     def _one(self, client: Peer, upstream: Upstream, fixed: Origin | None) -> bool:
         """Serve one request; whether another may follow."""
@@ -265,6 +268,7 @@ class Connection:
             return
 
     def _tell(self, place: Origin | None, method: str, reason: EgressReason | None, progress: Progress, *, allowed: bool = True) -> None:
+        self._told += 1
         host, port = (place.host, place.port) if place is not None else ("", 0)
         method = method if METHOD.fullmatch(method.encode()) else ""
         self._session.tell(

@@ -148,6 +148,23 @@ def test_many_requests_go_over_one_connection(secure_site: Website, outlet: Outl
     assert "Content-Length: 1234" in head.stdout or "content-length: 1234" in head.stdout
 
 
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_client_that_goes_without_a_word_is_told_of_once(asks: bool, secure_site: Website, outlet: Outlets) -> None:
+    one = bound(secure_site, outlet)
+    trust = ssl.create_default_context(cafile=str(one.proxy.directory / "ca.pem"))
+    sock = one.connect()
+    sock.sendall(f"CONNECT api.example.test:{secure_site.port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
+    secured = trust.wrap_socket(sock, server_hostname="api.example.test")
+    if asks:
+        secured.sendall(f"GET / HTTP/1.1\r\nHost: api.example.test:{secure_site.port}\r\n\r\n".encode())
+        assert secured.recv(65536).startswith(b"HTTP/1.1 200 ")
+    socket.socket(fileno=secured.detach()).close()  # without TLS's farewell
+    one.wait_told()
+    one.proxy.settle(5)
+    assert [(told.method, told.allowed, told.reason) for told in one.told] == [("GET" if asks else "CONNECT", True, None)]
+
+
 def test_a_host_that_cannot_be_verified_gets_nothing(outlet: Outlets) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     import trustme
