@@ -145,7 +145,8 @@ class DockerRung:
         """Remove this process's directory; its sandboxes must have ended. Done at its exit as well."""
         with self._lock:
             if self._process is not None and self._process.path.name.startswith(f"{os.getpid()}-"):  # not in a forked child
-                self._process.close()
+                with contextlib.suppress(FileNotFoundError):  # somebody has removed all
+                    self._process.close()
             self._process = self._setup = None
 
     def _program(self) -> AgentProgram:

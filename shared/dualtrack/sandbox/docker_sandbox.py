@@ -141,6 +141,7 @@ class DockerSandbox:
         """See `Launched.kill`. Does not wait for the engine (some 50 ms)."""
         with self._lock:
             if not self._closed and self._killer is None and self._client.poll() is None:
+                self._client.kill()  # the engine ends a container only once its output is read, or nobody is left to read it
                 null = subprocess.DEVNULL
                 command = ["docker", "container", "kill", self._container]
                 with contextlib.suppress(OSError):  # then `close` says so
@@ -154,15 +155,12 @@ class DockerSandbox:
             if self._groups is not None and self._groups.there():
                 found = read_counters(self._groups.memory, self._groups.pids, self._groups.cpu)
                 self._last = self._last if found == Counters() else found
-            problem = remove(self._container)
-            try:
-                for process in (self._client, self._killer):
-                    if process is not None:
-                        process.wait(_GONE_S)
-            except subprocess.TimeoutExpired:
-                self._client.kill()
-                self._client.wait(_GONE_S)
             self._read_errors()
+            self._client.kill()  # see `kill`
+            problem = remove(self._container)
+            for process in (self._client, self._killer):
+                if process is not None:
+                    process.wait(_GONE_S)
             for pipe in (self._client.stdin, self._client.stdout, self._client.stderr):
                 if pipe is not None:
                     pipe.close()

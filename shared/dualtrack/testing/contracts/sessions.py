@@ -177,8 +177,8 @@ class SessionContract(Asking):
         assert time.monotonic() - started < 10  # though it holds the pipes
         assert (outcome.exit_code, outcome.background) == (0, 1)
         pid = outcome.stdout.decode().strip()
-        assert run("kill", "-0", pid).exit_code == 0
-        assert run("kill", "-9", pid).exit_code == 0
+        assert run("sh", "-c", f"kill -0 {pid}").exit_code == 0
+        assert run("sh", "-c", f"kill -9 {pid}").exit_code == 0
         assert run("true").background == 0
 
     def test_background_output_is_in_nobodys_outcome_and_stops_nobody(self, run: Run) -> None:
