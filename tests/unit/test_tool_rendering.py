@@ -6,10 +6,9 @@ import pytest
 
 from dualtrack.domain.errors import NotFound, ObjectMissing, SandboxFailed
 from dualtrack.domain.limits import PlatformLimits, SandboxLimits
-from dualtrack.sandbox.outcome import outcome_of, size_text
+from dualtrack.sandbox.outcome import note_of, size_text
 from dualtrack.sandbox.port import Ended, Outcome
 from dualtrack.sandbox.sessions import PythonCell
-from dualtrack.sandbox.streams import Pumped, Stream
 from dualtrack.testing.bench import FakeBench
 from dualtrack.testing.sandbox import completed
 from dualtrack.tools.port import ToolContext
@@ -29,8 +28,8 @@ def context(*answers: Outcome | Exception, limits: PlatformLimits = LIMITS, obse
     return ToolContext(FakeBench(answers), limits, threading.Event(), read, "call_0")
 
 
-def outcome(stopped: Ended | None, exit_code: int | None, *, out_of_memory: bool = False) -> Outcome:
-    return outcome_of(Pumped(stopped, Stream(9), Stream(9), 0.5), exit_code, SandboxLimits(wall_time_s=5), out_of_memory=out_of_memory)
+def outcome(ended: Ended, exit_code: int | None = None, signal: int | None = None) -> Outcome:
+    return Outcome(ended, exit_code, signal, b"", b"", 0, 0, 0.5, note_of(ended, signal, SandboxLimits(wall_time_s=5)))
 
 
 @pytest.mark.parametrize(
@@ -50,21 +49,21 @@ def test_observations(stdout: bytes, stderr: bytes, code: int, text: str) -> Non
 
 
 def test_a_limit_is_named() -> None:
-    result = command_result(outcome(Ended.WALL_TIME, None), LIMITS)
+    result = command_result(outcome(Ended.WALL_TIME), LIMITS)
     assert (result.observation.ok, result.observation.text) == (False, "[killed: wall time limit 5 s]")
     assert result.details["ended"] == "wall_time_limit"
 
 
 ENDS: dict[Ended, tuple[Outcome, str]] = {
-    Ended.EXITED: (outcome(None, 3), "exit status 3"),
-    Ended.SIGNALLED: (outcome(None, 139), "killed: signal 11 (SIGSEGV)"),
-    Ended.WALL_TIME: (outcome(Ended.WALL_TIME, None), "killed: wall time limit 5 s"),
-    Ended.CPU_TIME: (outcome(None, 152), "killed: CPU time limit 120 s"),
-    Ended.MEMORY: (outcome(None, None, out_of_memory=True), "killed: memory limit 1024 MiB"),
-    Ended.OUTPUT: (outcome(Ended.OUTPUT, 137), "killed: output limit, 64 x 1 MiB"),
-    Ended.DISK: (outcome(Ended.DISK, 137), "killed: workspace limit "),
-    Ended.PROCESSES: (outcome(Ended.PROCESSES, None), "not started: process limit 128"),
-    Ended.CANCELLED: (outcome(Ended.CANCELLED, None), "killed: cancelled"),
+    Ended.EXITED: (outcome(Ended.EXITED, 3), "exit status 3"),
+    Ended.SIGNALLED: (outcome(Ended.SIGNALLED, signal=11), "killed: signal 11 (SIGSEGV)"),
+    Ended.WALL_TIME: (outcome(Ended.WALL_TIME), "killed: wall time limit 5 s"),
+    Ended.CPU_TIME: (outcome(Ended.CPU_TIME), "killed: CPU time limit 120 s"),
+    Ended.MEMORY: (outcome(Ended.MEMORY), "killed: memory limit 1024 MiB"),
+    Ended.OUTPUT: (outcome(Ended.OUTPUT), "killed: output limit, 64 x 1 MiB"),
+    Ended.DISK: (outcome(Ended.DISK), "killed: workspace limit "),
+    Ended.PROCESSES: (outcome(Ended.PROCESSES), "not started: process limit 128"),
+    Ended.CANCELLED: (outcome(Ended.CANCELLED), "killed: cancelled"),
 }
 
 
@@ -101,26 +100,6 @@ def test_observations_are_bounded() -> None:
     assert text.endswith("end")
     assert "bytes left out" in text
     assert len(text.encode()) < 1100
-
-
-@pytest.mark.parametrize(
-    ("stopped", "code", "oom", "ended", "signal"),
-    [
-        (None, 0, False, Ended.EXITED, None),
-        (None, 137, False, Ended.SIGNALLED, 9),
-        (None, 137, True, Ended.MEMORY, None),
-        (None, 0, True, Ended.MEMORY, None),
-        (None, None, True, Ended.MEMORY, None),
-        (None, 152, False, Ended.CPU_TIME, 24),
-        (None, 255, False, Ended.EXITED, None),
-        (Ended.CANCELLED, 137, True, Ended.CANCELLED, None),
-    ],
-)
-def test_why_a_command_ended(stopped: Ended | None, code: int | None, oom: bool, ended: Ended, signal: int | None) -> None:
-    found = outcome(stopped, code, out_of_memory=oom)
-    assert (found.ended, found.signal) == (ended, signal)
-    assert found.exit_code == (code if ended is Ended.EXITED else None)
-    assert bool(found.note) == (ended is not Ended.EXITED)
 
 
 def test_sizes() -> None:

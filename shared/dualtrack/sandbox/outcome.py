@@ -45,7 +45,7 @@ def outcome_of(pumped: Pumped, exit_code: int | None, limits: SandboxLimits, *, 
         stdout_dropped=pumped.stdout.dropped,
         stderr_dropped=pumped.stderr.dropped,
         wall_s=pumped.wall_s,
-        note=_note(ended, number, limits),
+        note=note_of(ended, number, limits),
     )
 
 
@@ -86,7 +86,7 @@ def session_outcome(execution: Execution, limits: SandboxLimits, before: Counter
         reached.append(f"memory limit {size_text(limits.memory_bytes)}, for which a process was killed")
     if refused and ended is not Ended.PROCESSES:
         reached.append(f"process limit {limits.processes}")
-    notes = [_note(ended, number if ended is Ended.SIGNALLED else None, limits), *(f"reached: {limit}" for limit in reached), lost]
+    notes = [note_of(ended, number if ended is Ended.SIGNALLED else None, limits), *(f"reached: {limit}" for limit in reached), lost]
     return Outcome(
         ended=ended,
         exit_code=exit_code,
@@ -106,7 +106,8 @@ def _grew(before: int | None, after: int | None) -> bool:
     return before is not None and after is not None and after > before
 
 
-def _note(ended: Ended, number: int | None, limits: SandboxLimits) -> str:
+def note_of(ended: Ended, number: int | None, limits: SandboxLimits) -> str:
+    """How it ended, for a person and the model, with the limit's figure or the signal; empty for an exit."""
     notes = {
         Ended.WALL_TIME: f"wall time limit {limits.wall_time_s:g} s",
         Ended.CPU_TIME: f"CPU time limit {limits.cpu_time_s} s",

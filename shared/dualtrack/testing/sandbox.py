@@ -11,11 +11,11 @@ from pathlib import Path
 
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
-from dualtrack.sandbox.outcome import outcome_of
+from dualtrack.sandbox.outcome import note_of
 from dualtrack.sandbox.port import Command, Ended, Outcome
 from dualtrack.sandbox.session import ENDS
 from dualtrack.sandbox.sessions import Channel, EndReason, PythonCell, SessionRequest, Sink, Start
-from dualtrack.sandbox.streams import Pumped, Stream
+from dualtrack.sandbox.streams import Stream
 from dualtrack.sandbox.trees import move_entries
 
 Answer = Outcome | Exception | Callable[[Command, Path, SandboxLimits, threading.Event], Outcome]
@@ -74,7 +74,9 @@ def _builtin(command: Command, limits: SandboxLimits, cancel: threading.Event) -
         raise AssertionError(f"The fake sandbox has no answer left for {command.argv!r}.")
     stdout = Stream(limits.output_bytes)
     stdout.add(output)
-    return outcome_of(Pumped(stopped, stdout, Stream(limits.output_bytes), 0.0), int(program == "false"), limits, out_of_memory=False)
+    ended = stopped or Ended.EXITED
+    exit_code = int(program == "false") if ended is Ended.EXITED else None
+    return Outcome(ended, exit_code, None, stdout.kept, b"", stdout.dropped, 0, 0.0, note_of(ended, None, limits))
 
 
 SessionAnswer = Outcome | Exception | Callable[[Command | PythonCell, Path, SandboxLimits, threading.Event], Outcome]
