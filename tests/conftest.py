@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from dualtrack.testing.servers import Postgres, S3Server
     from dualtrack.testing.servers.rabbitmq import RabbitBroker
 
+# A machine may be busy: no example fails for the time it took.
+settings.register_profile("dualtrack", deadline=None)
+settings.load_profile("dualtrack")
 pytest.register_assert_rewrite("dualtrack.testing.contracts")
 
 _UNIT = Path(__file__).parent / "unit"
