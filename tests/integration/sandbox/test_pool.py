@@ -139,8 +139,11 @@ def test_eight_threads_never_share_a_sandbox(open_all: Opened, folder: Path) -> 
 
 
 def test_a_hundred_sessions_leave_nothing(open_all: Opened, folder: Path) -> None:
-    pool = open_all().pool
+    pool = open_all(pool_max=2, template="shell").pool
     own = psutil.Process()
+
+    def rested() -> bool:
+        return pool.warm("shell") == pool.live == 2
 
     def counts() -> dict[str, int]:
         below = own.children(recursive=True)
@@ -159,12 +162,10 @@ def test_a_hundred_sessions_leave_nothing(open_all: Opened, folder: Path) -> Non
                 assert session.run(Command(("true",)), LIMITS, threading.Event()).exit_code == 0
 
     use(4)
-    for session in [pool.claim(REQUEST) for _ in range(8)]:
-        session.close()
-    until(lambda: pool.warm("default") == pool.live == 8)
+    until(rested)
     before = counts()
     use(100)
-    until(lambda: pool.warm("default") == pool.live == 8)
+    until(rested)
     until(lambda: counts() == before)
 
 
