@@ -48,8 +48,8 @@ class ProcessDirectory:
         self.close()
 
     def close(self) -> None:
-        """Remove it and all that is in it; nobody may be writing there."""
-        with _locked(self.base / _LOCK):
+        """Remove it and all that is in it; nobody may be writing there. A base that somebody has removed is no error."""
+        with contextlib.suppress(FileNotFoundError), _locked(self.base / _LOCK):
             remove_in(self.base, self.path.name)
         os.close(self._alive)
 
