@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+"""Where the agent lies: no place for a cell to find modules in."""
+
+
 def reseed() -> None:
     """Let no two children draw the same numbers. Python's own generator does it by itself at a fork."""
     numpy = sys.modules.get("numpy.random")
@@ -57,7 +61,7 @@ def set_path(workspace: str) -> None:
     os.chdir(workspace)
     given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     first = [workspace, *(path for path in given if path != workspace)]
-    sys.path[:] = first + [path for path in sys.path if path not in first]
+    sys.path[:] = first + [path for path in sys.path if path not in (*first, _OWN)]
 
 
 class Status:

@@ -416,6 +416,12 @@ class SessionPythonContract(Asking):
         source = "import random, uuid; print(random.random(), uuid.uuid4())"
         assert len({python(source).stdout for _ in range(3)}) == 3
 
+    def test_nothing_of_the_agent_is_in_the_way(self, python: Run) -> None:
+        assert (
+            b"agent"
+            not in python("import sys; print([path for path in sys.path if 'dualtrack/agent' in path or 'agent' in path[-6:]])").stdout
+        )
+
     def test_modules_of_the_workspace(self, python: Run, run: Run) -> None:
         run("sh", "-c", "echo 'value = 5' > mine.py")
         assert python("import mine; print(mine.value)").stdout == b"5\n"
