@@ -29,7 +29,7 @@ from dualtrack.sandbox.docker_command import complaint, docker, remove
 from dualtrack.sandbox.docker_options import Image
 from dualtrack.sandbox.docker_sandbox import DockerSandbox
 from dualtrack.sandbox.programs import kept_agent
-from dualtrack.sandbox.rung import AgentProgram, LaunchSpec, Mount, RungName, RungReport
+from dualtrack.sandbox.rung import AgentProgram, Enforced, LaunchSpec, Mount, RungName, RungReport
 from dualtrack.settings import SandboxSettings
 
 _STRENGTH: Final = "container: unprivileged user, no capabilities, no network, allow-list of system calls; shares the engine's kernel"
@@ -198,12 +198,15 @@ class DockerRung:
         if runtime and runtime not in engine.get("Runtimes", {}):
             known = ", ".join(sorted(engine.get("Runtimes", {})))
             raise SandboxUnavailable(f"DUALTRACK_SANDBOX__DOCKER_RUNTIME: the engine has no runtime {runtime}; it has {known}.")
+        own_kernel = (runtime or engine.get("DefaultRuntime")) not in _RUNC
         seccomp = None
-        if _filters(engine) and (runtime or engine.get("DefaultRuntime")) in _RUNC:
+        if _filters(engine) and not own_kernel:
             seccomp = directory / "seccomp.json"
             seccomp.write_text(docker_profile(), encoding="utf-8")
         user, group = (self._settings.uid, self._settings.uid) if self._as_root else (os.getuid(), os.getgid())
-        return Image(self._settings.docker_image, runtime, seccomp, user, group)
+        # The agent limits the number of processes where the engine does not, or counts others.
+        enforced = Enforced(bool(engine.get("MemoryLimit", True)), processes=bool(engine.get("PidsLimit", True)) and not own_kernel)
+        return Image(self._settings.docker_image, runtime, seccomp, own_kernel, user, group, enforced)
 
     def _trial(self, setup: _Setup) -> tuple[bytes, str]:
         """What a quick command printed, and what was printed to say why it did not."""
@@ -244,13 +247,13 @@ def _filters(engine: dict[str, Any]) -> bool:
 def _gaps(setup: _Setup) -> list[str]:
     engine, image = setup.engine, setup.image
     options = engine.get("SecurityOptions") or ()
-    runc = not image.runtime or image.runtime in _RUNC
     missing = {
-        "no system call filter: the engine has no seccomp": runc and not _filters(engine),
-        "the memory limit is not enforced: the engine's kernel does not have it": not engine.get("MemoryLimit", True),
-        "the process limit is not enforced: the engine's kernel does not have it": not engine.get("PidsLimit", True),
-        "root inside would be root outside: the engine has no user namespaces (userns-remap, rootless)": not any(
+        "no system call filter: the engine has no seccomp": not image.own_kernel and image.seccomp is None,
+        "the memory limit is one of each process: the engine's kernel has none for all": not image.enforced.memory,
+        "the process limit is one of the user's: the engine does not count processes inside": not image.enforced.processes,
+        "the engine has no user namespaces (userns-remap, rootless): a user inside is the same one outside": not any(
             option.startswith(("name=userns", "name=rootless")) for option in options
         ),
+        "what may be read only rests on the runtime's own settings (runsc: --directfs=false)": image.own_kernel,
     }
     return [text for text, applies in missing.items() if applies]

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from dualtrack.domain.paths import CONTROL
-from dualtrack.sandbox.rung import WORKSPACE, LaunchSpec
+from dualtrack.sandbox.gvisor_bundle import AGENT_DESCRIPTORS, OWN_TASKS, TASKS_EACH
+from dualtrack.sandbox.rung import WORKSPACE, Enforced, LaunchSpec
 from dualtrack.sandbox.system_view import SHM_BYTES, TMP_BYTES
-
-AGENT_DESCRIPTORS: Final = 4096
-"""Open files that the agent, and no command, may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +21,11 @@ class Image:
     """Empty: the engine's default."""
     seccomp: Path | None
     """Profile; None: the runtime filters system calls by itself."""
+    own_kernel: bool
+    """Whether the runtime puts one of its own between (gVisor), whose threads the engine counts instead of the processes inside."""
     user: int
     group: int
+    enforced: Enforced
 
 
 def create_options(image: Image, spec: LaunchSpec, argv: Sequence[str], labels: Mapping[str, str]) -> list[str]:
@@ -38,6 +38,9 @@ def create_options(image: Image, spec: LaunchSpec, argv: Sequence[str], labels: 
         labels: tell whose it is.
     """
     limits = spec.limits
+    tasks = limits.processes + 1 + (spec.relay_port is not None)  # with the agent and its relay
+    if image.own_kernel:
+        tasks = OWN_TASKS + TASKS_EACH * limits.processes
     environment = {"HOME": WORKSPACE, "LANG": "C.UTF-8", "TMPDIR": "/tmp", **spec.environment}  # noqa: S108 - the sandbox's own
     result = [
         *("--interactive", "--pull", "never", "--log-driver", "none", "--restart", "no"),
@@ -45,7 +48,7 @@ def create_options(image: Image, spec: LaunchSpec, argv: Sequence[str], labels: 
         *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
         *("--user", f"{image.user}:{image.group}", "--workdir", WORKSPACE),
         *("--tmpfs", f"/tmp:rw,exec,nosuid,nodev,size={TMP_BYTES},mode=1777", "--shm-size", str(SHM_BYTES)),  # noqa: S108
-        *("--pids-limit", str(limits.processes + 1 + (spec.relay_port is not None))),  # with the agent and its relay
+        *("--pids-limit", str(tasks)),
         *("--memory", str(limits.memory_bytes), "--memory-swap", str(limits.memory_bytes)),
         *("--ulimit", "core=0", "--ulimit", f"nofile={max(AGENT_DESCRIPTORS, limits.open_files)}"),
         *("--mount", _bind(spec.workspace, WORKSPACE, writable=spec.writable)),

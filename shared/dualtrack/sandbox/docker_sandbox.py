@@ -17,7 +17,7 @@ from dualtrack.sandbox.cgroups import groups_of
 from dualtrack.sandbox.docker_command import complaint, docker, inspect, remove
 from dualtrack.sandbox.docker_options import Image, create_options
 from dualtrack.sandbox.group_counters import read_counters
-from dualtrack.sandbox.rung import WORKSPACE, Counters, Enforced, LaunchSpec
+from dualtrack.sandbox.rung import WORKSPACE, Counters, LaunchSpec
 
 _GONE_S: Final = 10.0
 _SAID_BYTES: Final = 2000
@@ -40,7 +40,6 @@ class DockerSandbox:
     """`rung.Launched` by a container, whose first process is the agent."""
 
     own_processes = True
-    enforced = Enforced(memory=True, processes=True)
     inside: str = WORKSPACE
 
     def __init__(self, image: Image, spec: LaunchSpec, argv: Sequence[str], labels: Mapping[str, str]) -> None:
@@ -55,6 +54,8 @@ class DockerSandbox:
         Raises:
             SandboxFailed: the engine did not create it. Nothing is left then.
         """
+        self.enforced = image.enforced
+        self._counts_processes = not image.own_kernel
         self._workspace = spec.workspace if spec.writable and image.seccomp is None else None
         self._lock = threading.Lock()
         self._killer: subprocess.Popen[bytes] | None = None
@@ -95,18 +96,23 @@ class DockerSandbox:
         with self._lock:
             if self._closed:
                 return self._last
-            groups = self._find_groups()
-            if groups is not None and groups.there():
-                found = read_counters(groups.memory, groups.pids, groups.cpu)
-                if found != Counters():  # else it has just ended
-                    self._last = found
-            elif self._client.poll() is not None and not self._last.out_of_memory:
+            self._find_groups()
+            if not self._read_groups() and self._client.poll() is not None and not self._last.out_of_memory:
                 state = inspect(self._container)
                 if state is not None and not state["Running"]:
                     self._last = replace(self._last, out_of_memory=int(state["OOMKilled"]))
             return self._last
 
-    def _find_groups(self) -> Groups | None:
+    def _read_groups(self) -> bool:
+        """Whether the container still has them, here."""
+        if self._groups is None or not self._groups.there():
+            return False
+        found = read_counters(self._groups.memory, self._groups.pids, self._groups.cpu)
+        if found != Counters():  # else it has just ended
+            self._last = found if self._counts_processes else replace(found, forks_refused=None)
+        return True
+
+    def _find_groups(self) -> None:
         """Found once, when the container runs: the engine tells its first process's number, which may mean nothing here."""
         if not self._sought:
             state = inspect(self._container)
@@ -116,7 +122,6 @@ class DockerSandbox:
                 if any(self._container in str(path) for path in found.values()):
                     both = found.get("")
                     self._groups = Groups(found.get("memory", both), found.get("pids", both), found.get("cpuacct", both))
-        return self._groups
 
     def said(self) -> str:
         """The end of what the docker command has printed so far, and the agent before it was ready."""
@@ -152,9 +157,7 @@ class DockerSandbox:
         with self._lock:
             if self._closed:
                 return
-            if self._groups is not None and self._groups.there():
-                found = read_counters(self._groups.memory, self._groups.pids, self._groups.cpu)
-                self._last = self._last if found == Counters() else found
+            self._read_groups()
             self._read_errors()
             self._client.kill()  # see `kill`
             problem = remove(self._container)

@@ -17,6 +17,10 @@ from dualtrack.sandbox.system_view import ETC, GROUP, PASSWD, SANDBOX_ID, SHM_BY
 
 AGENT_DESCRIPTORS: Final = 4096
 """Open files that the agent, and no command, may have."""
+TASKS_EACH: Final = 4
+"""Threads of this machine for each process inside, at most: gVisor's kernel panics where it can't have those it needs."""
+OWN_TASKS: Final = 256
+"""Those of gVisor itself, at most."""
 _OCI_VERSION: Final = "1.0.2"
 _POINTS: Final = ("usr", "etc", "tmp", "proc", "dev", "sys", "run", "workspace")
 _CAPABILITY_SETS: Final = ("bounding", "effective", "permitted", "inheritable", "ambient")

@@ -17,7 +17,7 @@ from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.limits import MIB
 from dualtrack.objects.process_dir import remove_in
 from dualtrack.sandbox.cgroups import CgroupSupport
-from dualtrack.sandbox.gvisor_bundle import Ids, config, make_mount_points, system_mounts
+from dualtrack.sandbox.gvisor_bundle import OWN_TASKS, TASKS_EACH, Ids, config, make_mount_points, system_mounts
 from dualtrack.sandbox.gvisor_processes import end_processes_below, processes_below
 from dualtrack.sandbox.rung import WORKSPACE, Counters, Enforced, LaunchSpec, Mount
 from dualtrack.sandbox.sandbox_group import SandboxGroup
@@ -28,8 +28,6 @@ _SAID_BYTES: Final = 2000
 _NAME: Final = "s"  # in a directory of its own; short, since a socket's path has 107 characters at most
 _OWN_BYTES: Final = 48 * MIB
 """What gVisor's kernel and file server need themselves."""
-_TASKS_EACH: Final = 4
-_OWN_TASKS: Final = 256
 # Its own shell waits until it is in its control groups; the gate's other end closes with this process.
 _GATED: Final = ("sandbox", "-c", 'read -r _ <&3 && exec 3<&- && exec "$@"', "sandbox")
 _SHELL: Final = Path("/bin/sh")
@@ -86,7 +84,7 @@ class GvisorSandbox:
         self._group: SandboxGroup | None = None
         self._directory = setup.directory / secrets.token_hex(4)
         try:
-            tasks = _OWN_TASKS + _TASKS_EACH * spec.limits.processes  # gVisor's kernel panics where it can't have the threads it needs
+            tasks = OWN_TASKS + TASKS_EACH * spec.limits.processes
             self._group = SandboxGroup(setup.cgroups, spec.limits.memory_bytes + _OWN_BYTES, tasks)
             shown = [*system_mounts(setup.interpreter), *mounts, *spec.mounts]
             self._write_bundle(replace(spec, mounts=shown), argv)
