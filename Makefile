@@ -51,6 +51,10 @@ chaos-short: setup ## A part of it, in some minutes (SEED=n)
 sandbox-escapes: setup ## Try every known way out of a sandbox behind every rung of this machine, print the table (ESCAPES="--rungs a,b --all --json FILE")
 	@$(BIN)/python -m dualtrack.testing.escapes $(ESCAPES)
 
+.PHONY: sandbox-hostile
+sandbox-hostile: setup ## Ten minutes of bombs, floods, orphans and killed executors beside ordinary work; nothing may be left (HOSTILE="--minutes n --seed n")
+	@$(BIN)/python -m dualtrack.testing.hostile $(HOSTILE)
+
 .PHONY: e2e-compose
 e2e-compose: setup ## Build and start the compose stack, use it, break it, tear it down (needs Docker)
 	@scripts/e2e-compose

@@ -42,7 +42,7 @@ _GVISOR: Final = {
 ALLOWED: Final[Mapping[str, Mapping[str, str]]] = {
     "landlock": _LANDLOCK,
     "bubblewrap": _NAMESPACES,
-    "docker": _NAMESPACES,
+    "docker": _NAMESPACES | {"hardware": "names and sizes of disks and the like, read-only"},
     "gvisor": _GVISOR,
 }
 """By rung and attempt."""
