@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
 from dualtrack.domain.limits import SandboxLimits
+from dualtrack.sandbox.bubblewrap import BubblewrapRung
 from dualtrack.sandbox.cgroups import detect
-from dualtrack.sandbox.one_shot import OneShot
+from dualtrack.sandbox.inside.landlock import supported_abi
+from dualtrack.sandbox.landlock import LandlockRung
 from dualtrack.sandbox.port import Sandbox
+from dualtrack.sandbox.rung import Rung
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.contracts.sandbox import SandboxBasics, SandboxContract
-from dualtrack.testing.rung_sessions import RungSessions
-from dualtrack.testing.sandbox import FakeSandbox, sandbox_workspace
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap runs on Linux only")
+from dualtrack.testing.rung_sandbox import RungSandbox
+from dualtrack.testing.sandbox import FakeSandbox
 
 
 class TestFake(SandboxBasics):
@@ -25,29 +29,59 @@ class TestFake(SandboxBasics):
         return FakeSandbox()
 
 
-class OverBubblewrap(SandboxContract):
+class OnLinux(SandboxContract):
+    """A rung that shares the kernel."""
+
     cgroups = True
 
-    @pytest.fixture
-    def sandbox(self) -> Iterator[Sandbox]:
-        from dualtrack.sandbox.bubblewrap import BubblewrapRung
+    def rung(self, settings: SandboxSettings) -> Rung:
+        raise NotImplementedError
 
-        with sandbox_workspace() as root:
-            root.chmod(0o711)
-            sessions = RungSessions(BubblewrapRung(SandboxSettings(workspaces=root), SandboxLimits(), cgroups=self.cgroups), root)
-            yield OneShot(sessions, SandboxLimits(), name="bubblewrap")
-            sessions.close()
+    @pytest.fixture
+    def sandbox(self) -> Sandbox:
+        if sys.platform != "linux":
+            pytest.skip("runs on Linux only")
+        settings = SandboxSettings()
+        return RungSandbox(self.rung(settings), settings, SandboxLimits())
 
     @pytest.fixture
     def counts_memory(self) -> bool:
         return self.cgroups and detect().memory is not None
 
 
-@linux
-class TestBubblewrap(OverBubblewrap):
-    pass
+class TestBubblewrap(OnLinux):
+    def rung(self, settings: SandboxSettings) -> Rung:
+        return BubblewrapRung(settings, SandboxLimits(), cgroups=self.cgroups)
 
 
-@linux
-class TestBubblewrapWithoutControlGroups(OverBubblewrap):
+class TestBubblewrapWithoutControlGroups(TestBubblewrap):
     cgroups = False
+
+
+class TestLandlock(OnLinux):
+    def rung(self, settings: SandboxSettings) -> Rung:
+        if supported_abi() < 1:
+            pytest.skip("this kernel has no Landlock")
+        return LandlockRung(settings, SandboxLimits(), cgroups=self.cgroups)
+
+
+@cache
+def missing_docker() -> str | None:
+    """Why the docker driver can't be tried here."""
+    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=30).returncode != 0:
+        return "no Docker engine answers"
+    image = os.environ.get("DUALTRACK_SANDBOX__DOCKER_IMAGE", SandboxSettings().docker_image)
+    if subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False, timeout=30).returncode != 0:
+        return f"the image {image} is not here"
+    return None
+
+
+class TestDocker(SandboxContract):
+    @pytest.fixture
+    def sandbox(self) -> Sandbox:
+        reason = missing_docker()
+        if reason is not None:
+            pytest.skip(reason)
+        from dualtrack.sandbox.docker import DockerSandbox
+
+        return DockerSandbox(SandboxSettings(), SandboxLimits())

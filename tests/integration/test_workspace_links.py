@@ -11,16 +11,18 @@ import pytest
 from dualtrack.domain.errors import SandboxUnavailable
 from dualtrack.domain.limits import PlatformLimits, SandboxLimits
 from dualtrack.objects.workspace import WorkspaceStore
-from dualtrack.sandbox.factory import open_sandbox
+from dualtrack.sandbox.factory import configured, open_rung
 from dualtrack.sandbox.port import Command, Sandbox
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.objects import MemoryStore
+from dualtrack.testing.rung_sandbox import RungSandbox
 from dualtrack.testing.sandbox import sandbox_workspace
 
 
 @pytest.fixture(scope="module")
 def sandbox() -> Sandbox:
-    found = open_sandbox(SandboxSettings(), SandboxLimits())
+    settings = SandboxSettings()
+    found = RungSandbox(open_rung(configured(settings), settings, SandboxLimits()), settings, SandboxLimits())
     try:
         found.check()
     except SandboxUnavailable as error:

@@ -15,9 +15,8 @@ from dualtrack.sandbox import cgroups, group_names, sandbox_group
 from dualtrack.sandbox.access import give_workspace, may_traverse
 from dualtrack.sandbox.cgroups import CgroupSupport, Controller
 from dualtrack.sandbox.disk import DiskWatch
-from dualtrack.sandbox.factory import configured, open_rung, open_sandbox
+from dualtrack.sandbox.factory import configured, open_rung, open_sandboxes
 from dualtrack.sandbox.port import Command, Ended
-from dualtrack.sandbox.rlimits import limited
 from dualtrack.sandbox.rung import Counters, RungName
 from dualtrack.sandbox.sandbox_group import SandboxGroup
 from dualtrack.settings import SandboxSettings
@@ -32,10 +31,11 @@ from dualtrack.testing.sandbox import FakeSandbox, completed, sandbox_workspace
         ("docker", "linux", RungName.DOCKER),
         ("bubblewrap", "linux", RungName.BUBBLEWRAP),
         ("gvisor", "linux", RungName.GVISOR),
+        ("landlock", "linux", RungName.LANDLOCK),
     ],
 )
 def test_the_rung_is_the_one_asked_for(
-    driver: Literal["auto", "bubblewrap", "docker", "gvisor"], platform: str, name: RungName, monkeypatch: pytest.MonkeyPatch
+    driver: Literal["auto", "bubblewrap", "docker", "gvisor", "landlock"], platform: str, name: RungName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     settings = SandboxSettings(driver=driver)
@@ -43,28 +43,16 @@ def test_the_rung_is_the_one_asked_for(
     assert open_rung(name, settings, SandboxLimits()).name is name
 
 
-def test_no_fallback_where_bubblewrap_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_fallback_where_bubblewrap_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from dualtrack.sandbox import bwrap_setup
 
     def missing() -> Path:
         raise SandboxUnavailable("No bubblewrap here")
 
     monkeypatch.setattr(bwrap_setup, "find_bwrap", missing)
-    sandbox = open_sandbox(SandboxSettings(driver="bubblewrap"), SandboxLimits())
-    with pytest.raises(SandboxUnavailable, match="No bubblewrap here"):
-        sandbox.check()
-    with pytest.raises(SandboxUnavailable):
-        sandbox.run(Command(("true",)), Path("/"), SandboxLimits(), threading.Event())
-
-
-def test_limits_are_set_before_the_command() -> None:
-    argv = limited(("prog", "a b"), SandboxLimits(cpu_time_s=7, file_bytes=1024, open_files=20), address_space=True, processes=True)
-    assert argv[:2] == ["/bin/sh", "-c"]
-    assert argv[3:] == ["sh", "prog", "a b"]
-    assert all(part in argv[2] for part in ("ulimit -S -t 7", "ulimit -H -t 8", "ulimit -f 2", "ulimit -n 20", "ulimit -v 1048576"))
-    without = limited(("prog",), SandboxLimits(), address_space=False, processes=False)
-    assert "ulimit -v" not in without[2]
-    assert "ulimit -u" not in without[2]
+    settings = SandboxSettings(driver="bubblewrap", workspaces=tmp_path)
+    with pytest.raises(SandboxUnavailable, match="No bubblewrap here"), open_sandboxes(settings, SandboxLimits()):
+        pass
 
 
 def test_traversal_by_mode_bits(tmp_path: Path) -> None:

@@ -6,14 +6,12 @@ environment, from a process that ends with this one (see `spawner`), and so do a
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import subprocess
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,18 +19,12 @@ from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.access import give_workspace
 from dualtrack.sandbox.bundle import TARGET, agent_argv
-from dualtrack.sandbox.bwrap_run import BwrapRun
 from dualtrack.sandbox.bwrap_sandbox import BwrapSandbox, Setup
 from dualtrack.sandbox.bwrap_setup import find_setup, trial
 from dualtrack.sandbox.cgroups import CgroupSupport, detect
-from dualtrack.sandbox.disk import DiskWatch
 from dualtrack.sandbox.group_names import remove_leftovers
-from dualtrack.sandbox.outcome import outcome_of
-from dualtrack.sandbox.port import Command, Ended, Outcome
 from dualtrack.sandbox.programs import kept_agent, remove_drafts
-from dualtrack.sandbox.pump import Pump
 from dualtrack.sandbox.rung import AgentProgram, LaunchSpec, Mount, RungName, RungReport
-from dualtrack.sandbox.sandbox_group import SandboxGroup
 from dualtrack.sandbox.spawner import spawner_for
 from dualtrack.settings import SandboxSettings
 
@@ -146,94 +138,3 @@ def _version(binary: Path) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     return done.stdout.decode(errors="replace").strip().removeprefix("bubblewrap ")
-
-
-class BubblewrapSandbox:
-    """`Sandbox` by bubblewrap. Thread-safe; finds out on first use what this machine allows."""
-
-    name = "bubblewrap"
-
-    def __init__(self, settings: SandboxSettings, limits: SandboxLimits, *, cgroups: bool = True) -> None:
-        """Takes the settings and the limits that `check` runs under; `cgroups=False`: resource limits even where groups could be made."""
-        self._settings = settings
-        self._limits = limits
-        self._with_cgroups = cgroups
-        self._lock = threading.Lock()
-        self._setup: Setup | None = None
-        self._spawner = spawner_for(settings.uid if os.geteuid() == 0 else None)
-
-    def check(self) -> None:
-        """Run `python3` in a sandbox. Raises `SandboxUnavailable`, saying why and what to do."""
-        setup = self._ready()
-        with self._scratch(setup) as workspace:
-            try:
-                outcome = self._run(setup, Command(("python3", "-I", "-c", "print(6 * 7)")), workspace, self._limits, threading.Event())
-            except SandboxFailed as error:
-                raise SandboxUnavailable(error.message) from error
-        if outcome.exit_code != 0 or outcome.stdout.strip() != b"42":
-            said = outcome.stderr.decode(errors="replace").strip()[-500:]
-            raise SandboxUnavailable(
-                f"The sandbox works but Python does not run in it ({outcome.note or f'exit status {outcome.exit_code}'}: {said}). "
-                "Install the system's python3 (such as: apt-get install python3)."
-            )
-
-    def run(self, command: Command, workspace: Path, limits: SandboxLimits, cancel: threading.Event) -> Outcome:
-        """See `Sandbox.run`. As root, the workspace and all in it is given to the unprivileged user first.
-
-        Raises:
-            SandboxFailed: the sandbox itself failed.
-            SandboxUnavailable: it can't work on this machine.
-        """
-        setup = self._ready()
-        if setup.uid is not None:
-            give_workspace(workspace, setup.uid)
-        return self._run(setup, command, workspace, limits, cancel)
-
-    def _ready(self) -> Setup:
-        with self._lock:
-            if self._setup is None:
-                self._setup = self._find_setup()
-            return self._setup
-
-    def _find_setup(self) -> Setup:
-        uid = self._settings.uid if os.geteuid() == 0 else None
-        return find_setup(self._settings, self._limits, detect() if self._with_cgroups else CgroupSupport(), self._spawner, uid)
-
-    @contextlib.contextmanager
-    def _scratch(self, setup: Setup) -> Iterator[Path]:
-        """An empty workspace for a trial run, where the real ones will be."""
-        try:
-            self._settings.workspaces.mkdir(mode=0o711, parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".check-", dir=self._settings.workspaces) as directory:
-                if setup.uid is not None:
-                    give_workspace(Path(directory), setup.uid)
-                yield Path(directory)
-        except OSError as error:
-            raise SandboxUnavailable(
-                f"No workspaces can be made in {self._settings.workspaces} ({error}): set DUALTRACK_SANDBOX__WORKSPACES to a directory "
-                "that this user may write to."
-            ) from error
-
-    def _run(self, setup: Setup, command: Command, workspace: Path, limits: SandboxLimits, cancel: threading.Event) -> Outcome:
-        try:
-            # One more process: the sandbox's own init.
-            with (
-                SandboxGroup(setup.cgroups, limits.memory_bytes, limits.processes + 1) as group,
-                BwrapRun(setup, command, workspace, limits) as run,
-            ):
-                run.start(group)
-                watch = DiskWatch(workspace, limits).look if command.writable else _nothing_to_watch
-                pumped = Pump(run.process, command.stdin, limits, cancel, kill=run.kill, watch=watch).run()
-                run.wait_gone()
-                out_of_memory = bool(group.counters().out_of_memory)
-                exit_code = run.exit_code()
-        except OSError as error:
-            raise SandboxFailed(f"The sandbox could not be run: {error}.") from error
-        if exit_code is None and pumped.stopped is None and not out_of_memory:
-            said = pumped.stderr.kept[-_MESSAGE_BYTES:].decode(errors="replace").strip()
-            raise SandboxFailed(f"The sandbox broke off before the command ended: {said or 'no message'}")
-        return outcome_of(pumped, exit_code, limits, out_of_memory=out_of_memory)
-
-
-def _nothing_to_watch() -> Ended | None:
-    return None

@@ -21,7 +21,6 @@ class Descriptors:
     group: int
     seccomp: int
     status: int
-    block: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def options(variant: Variant, interpreter: Path | None, spec: LaunchSpec, descri
         result += ["--ro-bind", str(mount.source), mount.target]
     result += ["--bind" if spec.writable else "--ro-bind", str(spec.workspace), "/workspace", "--remount-ro", "/", "--chdir", "/workspace"]
     result += ["--seccomp", str(descriptors.seccomp), "--json-status-fd", str(descriptors.status)]
-    return result if descriptors.block is None else [*result, "--block-fd", str(descriptors.block)]
+    return result
 
 
 def _system(descriptors: Descriptors) -> list[str]:

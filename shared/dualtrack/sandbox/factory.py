@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from dualtrack.domain.errors import DualtrackError, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
-from dualtrack.sandbox.port import Sandbox
 from dualtrack.sandbox.rung import Rung, RungName, RungReport
 from dualtrack.settings import SandboxSettings
 
@@ -73,23 +72,3 @@ def examine(settings: SandboxSettings, limits: SandboxLimits, names: Iterable[Ru
             yield open_rung(name, settings, limits).probe()
         except DualtrackError as error:
             yield RungReport(name, works=False, strength="", found={}, problem=error.message)
-
-
-def open_sandbox(settings: SandboxSettings, limits: SandboxLimits) -> Sandbox:
-    """A sandbox for single commands, without a pool, on the rung that the settings name.
-
-    Nothing is started yet: call `check` before taking work.
-
-    Args:
-        settings: which driver, and its settings.
-        limits: the operator's limits, which `check` runs under; each `run` is given its own.
-
-    Raises:
-        SandboxUnavailable: the rung runs sessions only.
-    """
-    driver = configured(settings)
-    if driver is RungName.BUBBLEWRAP:
-        from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
-
-        return BubblewrapSandbox(settings, limits)
-    raise SandboxUnavailable(f"DUALTRACK_SANDBOX__DRIVER: there is no one-shot driver {driver.value}; use bubblewrap.")

@@ -5,18 +5,17 @@ The weakest rung: nothing is hidden, it is only refused. The workspace has its h
 
 from __future__ import annotations
 
-import atexit
 import os
 import platform
 import threading
 import time
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Final
 
 from dualtrack.domain.errors import DualtrackError, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
+from dualtrack.objects.own_directory import own_directory
 from dualtrack.objects.process_dir import ProcessDirectory
 from dualtrack.sandbox.access import give_workspace, may_traverse
 from dualtrack.sandbox.bundle import TARGET, agent_argv
@@ -176,17 +175,14 @@ class LandlockRung:
         return setup
 
 
-@cache
 def _scratch(workspaces: Path) -> ProcessDirectory:
     """This process's directory for private temporary ones. Raises `SandboxUnavailable` where it can't be made."""
     try:
-        own = ProcessDirectory(workspaces)
+        return own_directory(workspaces.absolute())
     except OSError as error:
         raise SandboxUnavailable(
             f"The directory {workspaces} can't be used: {error}. Set DUALTRACK_SANDBOX__WORKSPACES to one that this user may write to."
         ) from error
-    atexit.register(own.close)
-    return own
 
 
 def _gaps(setup: LandlockSetup) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from dualtrack.domain.errors import DualtrackError
+from dualtrack.domain.errors import DualtrackError, SandboxFailed
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.factory import open_rung
 from dualtrack.sandbox.interpreter import interpreter_prefix
@@ -50,7 +50,11 @@ class OneShotGround:
         self._sandbox = sandbox
 
     def run(self, source: str, stdin: bytes, workspace: Path, limits: SandboxLimits) -> Outcome:
-        return self._sandbox.run(Command(("python3", "-I", "-c", source), stdin=stdin), workspace, limits, threading.Event())
+        started = time.monotonic()
+        try:
+            return self._sandbox.run(Command(("python3", "-I", "-c", source), stdin=stdin), workspace, limits, threading.Event())
+        except SandboxFailed as error:  # an attempt has ended the agent, and the sandbox with it: no result is taken from it
+            return Outcome(Ended.SIGNALLED, None, signal.SIGKILL, b"", b"", 0, 0, time.monotonic() - started, error.message)
 
 
 class RungGround:

