@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
+from typing import ClassVar
 
 import pytest
 
@@ -59,6 +61,23 @@ class TestBubblewrapWithoutControlGroups(TestBubblewrap):
 
 
 class TestLandlock(OnLinux):
+    gaps: ClassVar[Mapping[str, str]] = {
+        "test_workspace_is_shared_and_persists": "nothing can be mounted: the workspace has its host path",
+        "test_environment_is_scrubbed": "nothing can be mounted: HOME is the workspace's host path",
+        "test_ordinary_python_works": "no /dev/shm, which the locks of multiprocessing need",
+        "test_temporary_directory_is_empty_and_its_own": "the private directory is TMPDIR; /tmp is refused",
+        "test_no_host_files": "that a path exists can be found out; no file is read",
+        "test_no_network": "no sockets at all, so no loopback either",
+        "test_no_host_processes": "that a process number is in use can be found out; /proc is refused",
+        "test_unprivileged": "/proc is refused",
+    }
+
+    @pytest.fixture(autouse=True)
+    def known_gap(self, request: pytest.FixtureRequest) -> None:
+        reason = self.gaps.get(request.function.__name__)
+        if reason is not None:
+            request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+
     def rung(self, settings: SandboxSettings) -> Rung:
         if supported_abi() < 1:
             pytest.skip("this kernel has no Landlock")

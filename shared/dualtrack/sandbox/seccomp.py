@@ -56,7 +56,7 @@ _DENIED_IN_THE_OPEN: Final = (
 # The first argument is a process; any but the caller may be another sandbox's of the same user.
 _SELF_ONLY: Final = ("prlimit64", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr")
 # Of kind (argument 0) and number (argument 1): kinds that are a whole user's.
-_OF_USERS: Final = (("setpriority", 2), ("ioprio_set", 3))
+_OF_USERS: Final = (("setpriority", 2), ("getpriority", 2), ("ioprio_set", 3), ("ioprio_get", 3))
 _CLONE_NEW_FLAGS: Final = (0x00000080, 0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
 _SETID_BITS: Final = (stat.S_ISUID, stat.S_ISGID)
 _O_TMPFILE: Final = 0o20000000

@@ -74,7 +74,7 @@ def test_nothing_is_left_once_the_next_one_has_started(killed: tuple[list[int], 
     agent, _ = standin(folder)
     with ProcessDirectory(folder / "all") as own:
         removed = BubblewrapRung(SandboxSettings(workspaces=folder / "all"), SandboxLimits(), agent).sweep()
-        own.sweep()
+        assert len(own.sweep()) >= len(dead)  # of each its own, and that of a trial that was interrupted
         assert host_processes(marker) == []
         assert [line for pid in dead for line in spawners_of(pid)] == []
         assert [path for pid in dead for path in groups_of(pid)] == []

@@ -20,6 +20,7 @@ from dualtrack.testing.escapes.collect import trusting
 from dualtrack.testing.escapes.ground import OneShotGround, Unsandboxed, sandbox_user
 from dualtrack.testing.escapes.remains import processes_with
 from dualtrack.testing.escapes.run import run
+from dualtrack.testing.rung_sandbox import RungSandbox
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the attempts are Linux system calls")
 
@@ -64,10 +65,12 @@ def test_hostile_results_catch_a_reader_that_trusts_them() -> None:
 
 
 def test_bubblewrap_without_its_filter_lets_system_calls_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dualtrack.sandbox import bubblewrap, bwrap_setup
+    from dualtrack.sandbox import bwrap_setup
+    from dualtrack.sandbox.bubblewrap import BubblewrapRung
 
     monkeypatch.setattr(bwrap_setup, "filter_program", lambda: ALLOW_ALL)
-    sandbox = bubblewrap.BubblewrapSandbox(SandboxSettings(), SandboxLimits())
+    settings = SandboxSettings()
+    sandbox = RungSandbox(BubblewrapRung(settings, SandboxLimits()), settings, SandboxLimits())
     filtered = named("keyring", "io-uring", "vsock", "userfaultfd-user", "agent-debug", "32-bit-call", "mptcp-socket", "trace-me")
     kept = named("kill", "read-same-user", "host-loopback")  # namespaces refuse these
     results = run(OneShotGround(sandbox), [*filtered, *kept], sandbox_user())

@@ -1,0 +1,172 @@
+"""The landlock rung by itself: what it refuses without hiding anything, and that nothing is left of it without namespaces."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dualtrack.domain.errors import SandboxUnavailable
+from dualtrack.domain.limits import SandboxLimits
+from dualtrack.objects.own_directory import own_directory
+from dualtrack.sandbox.inside.landlock import SCOPES_ABI, supported_abi
+from dualtrack.sandbox.landlock import LandlockRung
+from dualtrack.sandbox.landlock_sandbox import LandlockSandbox
+from dualtrack.sandbox.rung import LaunchSpec, Mount
+from dualtrack.settings import SandboxSettings
+from dualtrack.testing.contracts.sandbox import host_processes, open_descriptors
+
+from .standin import ask, await_ready, standin
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or supported_abi() < 1, reason="this kernel has no Landlock")
+
+SpecOf = Callable[..., LaunchSpec]
+Start = Callable[..., LandlockSandbox]
+GIVE_UP_S = 20.0
+DENIED = ("PermissionError", "OSError [Errno 1]", "OSError [Errno 13]")
+
+
+@pytest.fixture(params=["groups", "no groups"])
+def marked(folder: Path, request: pytest.FixtureRequest) -> tuple[LandlockRung, str]:
+    agent, marker = standin(folder)
+    settings = SandboxSettings(workspaces=folder / "all")
+    return LandlockRung(settings, SandboxLimits(), agent, cgroups=request.param == "groups"), marker
+
+
+@pytest.fixture
+def start(marked: tuple[LandlockRung, str], spec_of: SpecOf) -> Iterator[Start]:
+    started = []
+
+    def start(**others: object) -> LandlockSandbox:
+        launched = marked[0].launch(spec_of(**others))
+        started.append(launched)
+        await_ready(launched)
+        return launched
+
+    yield start
+    for launched in started:
+        launched.close()
+
+
+def test_it_has_its_workspace_its_mounts_and_its_environment(start: Start, folder: Path) -> None:
+    shown = folder / "shown"
+    shown.mkdir()
+    (shown / "file").write_text("of the template")
+    launched = start(mounts=[Mount(shown, "/opt/template")], environment={"PYTHONPATH": "/opt/template/lib:/opt/template", "MINE": "yes"})
+    (said,) = ask(launched, "import os; print(os.getcwd(), os.environ['HOME'], os.environ['PYTHONPATH'], os.environ['MINE'])")
+    assert said == f"{launched.inside} {launched.inside} {shown}/lib:{shown} yes"
+    assert ask(launched, "open('made', 'w').write('1'); print(open(os.environ['PYTHONPATH'].split(':')[1] + '/file').read())") == [
+        "of the template"
+    ]
+    assert ask(launched, f"open({str(shown / 'file')!r}, 'w')")[0].startswith("PermissionError")
+    assert ask(
+        launched, "import tempfile; f = tempfile.NamedTemporaryFile(); f.write(b'x'); print(f.name.startswith(os.environ['TMPDIR']))"
+    ) == ["True"]
+    assert ask(launched, "print(set(os.environ) - {'PYTHONPATH', 'MINE', 'LC_CTYPE'} == {'PATH', 'HOME', 'LANG', 'TMPDIR'})") == ["True"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "open('/etc/passwd')",
+        "open('/proc/1/cmdline')",
+        "open('/proc/self/environ')",
+        "import os; os.listdir('/tmp')",
+        "import os; os.listdir('/dev/shm')",
+        "import os; os.listdir('..')",
+        "open('/tmp/made', 'w')",
+        "import socket; socket.socket()",
+        "import socket; socket.socket(socket.AF_UNIX)",
+        "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
+        "import resource; resource.prlimit(1, resource.RLIMIT_NOFILE)",
+        "import os; os.setpriority(os.PRIO_USER, 0, 5)",
+        "import os; os.chroot('.')",
+        "import os; os.unshare(os.CLONE_NEWUSER) if hasattr(os, 'unshare') else os.setresuid(0, 0, 0)",
+    ],
+)
+def test_it_is_refused(start: Start, source: str) -> None:
+    said = ask(start(), source)
+    assert said, "it worked"
+    assert said[0].startswith(DENIED), said
+
+
+def test_two_sandboxes_reach_nothing_of_each_other(start: Start, marked: tuple[LandlockRung, str]) -> None:
+    first, second = start(), start()
+    ask(first, "open('secret', 'w').write('mine')")
+    (pid,) = ask(first, "import os; print(os.getpid())")
+    assert ask(second, f"open('{first.inside}/secret')")[0].startswith("PermissionError")
+    assert ask(second, f"import os; os.listdir('{first.inside}')")[0].startswith("PermissionError")
+    if supported_abi() >= SCOPES_ABI:
+        assert ask(second, f"import os; os.kill({pid}, 0)")[0].startswith("PermissionError")
+        assert ask(second, "import signal; os.kill(-1, signal.SIGSTOP); print('went on')") == ["went on"]  # it has no other process
+        assert ask(first, "print('alive')") == ["alive"]
+
+
+def test_what_leaves_its_parents_is_ended_as_well(start: Start, marked: tuple[LandlockRung, str]) -> None:
+    launched = start()
+    mischief = """
+import os, signal, time
+for n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)
+for _ in range(5):
+    if os.fork() == 0:
+        os.setsid()
+        os.fork()
+        os.fork()
+        time.sleep(1000)
+print('done')
+"""
+    assert ask(launched, mischief) == ["done"]
+    assert len(host_processes(marked[1], within_s=0)) >= 10
+    launched.close()
+    assert not host_processes(marked[1])
+
+
+def test_a_fork_bomb_is_ended(start: Start, marked: tuple[LandlockRung, str]) -> None:
+    launched = start()
+    os.write(launched.input, b"import os, time\x1fwhile True:\x1f    try: os.fork()\x1f    except OSError: pass\n")
+    deadline = time.monotonic() + GIVE_UP_S
+    while len(host_processes(marked[1], within_s=0)) < 8:
+        assert time.monotonic() < deadline
+    launched.close()
+    assert not host_processes(marked[1])
+
+
+def test_launches_leave_nothing(marked: tuple[LandlockRung, str], start: Start, spec_of: SpecOf, folder: Path) -> None:
+    rung, marker = marked
+    start().close()
+    gc.collect()
+    scratch = own_directory(folder / "all").path
+    before = (open_descriptors(), threading.active_count(), sorted(scratch.iterdir()))
+    for number in range(12):
+        launched = rung.launch(spec_of())
+        if number % 3:
+            await_ready(launched)
+        if number % 2:
+            launched.kill()
+        launched.close()
+        launched.close()
+    assert (open_descriptors(), threading.active_count(), sorted(scratch.iterdir())) == before
+    assert not host_processes(marker)
+
+
+def test_a_way_out_is_refused(marked: tuple[LandlockRung, str], spec_of: SpecOf) -> None:
+    with pytest.raises(SandboxUnavailable, match="no network of its own"):
+        marked[0].launch(spec_of(relay_port=3128))
+
+
+def test_the_report_names_the_version_and_the_gaps(folder: Path) -> None:
+    settings = SandboxSettings(workspaces=folder / "all")
+    report = LandlockRung(settings, SandboxLimits()).probe()
+    assert (report.works, report.problem) == (True, "")
+    assert report.found["Landlock"] == f"ABI {supported_abi()}"
+    older = LandlockRung(settings, SandboxLimits(), cgroups=False, newest_abi=1).probe()
+    assert older.works
+    assert older.gaps[0].startswith("signals reach all processes of the sandbox's user")
+    assert "memory limit is per process" in "; ".join(older.gaps)
+    assert set(older.gaps) > set(report.gaps)
