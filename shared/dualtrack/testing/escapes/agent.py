@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from dualtrack.sandbox.inside.protocol import EXIT
 from dualtrack.sandbox.port import Ended
 from dualtrack.testing.escapes.attempt import Attempt, Evidence, Kind, Proof, said_so
 
@@ -16,6 +17,14 @@ def _claimed_success(evidence: Evidence) -> str:
     """The run is told as ended by itself with success, though its machinery was killed."""
     outcome = evidence.outcome
     return "the outcome tells of success" if outcome.ended is Ended.EXITED and outcome.exit_code == 0 else ""
+
+
+_FORGED: Final = 86
+
+
+def _forged(evidence: Evidence) -> str:
+    """The outcome is the one that the code inside made up."""
+    return "the outcome is a forged one" if evidence.outcome.exit_code == _FORGED else ""
 
 
 _ANCESTORS: Final = (
@@ -66,6 +75,24 @@ AGENT: Final = (
         "end the program that started it and all in the sandbox, and have that look like success",
         "for p in {1, os.getppid()}:\n  try: os.kill(p, signal.SIGKILL)\n  except OSError: pass\nimport time\ntime.sleep(0.5)\nos._exit(3)",
         _claimed_success,
+        control=False,
+    ),
+    _attempt(
+        "agent-forge",
+        "write a forged report of its end where the program that started it writes",
+        "import json, struct\n"
+        f"report = {{'status': {_FORGED} << 8, 'user_us': 0, 'system_us': 0, 'max_rss_kib': 0, 'background': 0, 'persistent': False,"
+        " 'new': False}\n"
+        "body = json.dumps(report).encode()\n"
+        f"frames = b''.join(struct.pack('>BII', {EXIT}, channel, len(body)) + body for channel in range(64))\n"
+        "for p in {1, os.getppid()}:\n"
+        "  try: names = os.listdir(f'/proc/{p}/fd')\n"
+        "  except OSError: continue\n"
+        "  for name in names:\n"
+        "    try: os.write(os.open(f'/proc/{p}/fd/{name}', os.O_WRONLY | os.O_NONBLOCK), frames)\n"
+        "    except OSError: pass\n"
+        "import time\ntime.sleep(0.5)\nos._exit(3)",
+        _forged,
         control=False,
     ),
     _attempt(

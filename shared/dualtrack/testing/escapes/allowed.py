@@ -9,6 +9,7 @@ _NAME_ONLY: Final = "a name without access: nothing at that path can be reached"
 _OWN_MEMORY: Final = "of its own memory only"
 _OWN_INIT: Final = "the sandbox's init is as confined as the command: taking it over gains nothing"
 _OWN_AGENT: Final = "gVisor shows it to its own user: a command may disturb its own session, not others"
+_OWN_TERMINAL: Final = "a terminal of its own making: none of the host is in a container"
 _PER_USER: Final = "counted for each user of the host: give sandboxes that must not share one executors of different users"
 _NEXT_COMMAND: Final = "commands of one session are one user's: what it left running may change a later one anyway"
 
@@ -18,6 +19,15 @@ _NAMESPACES: Final = {
     "migrate-pages": _OWN_MEMORY,
     "watch-exhaustion": _PER_USER,
     "agent-next-command": _NEXT_COMMAND,
+}
+
+_DOCKER: Final = {
+    **_NAMESPACES,
+    "hardware": "names and sizes of disks and the like, read-only",
+    "kernel-command-line": "how the machine was started, read-only",
+    "terminal-injection": _OWN_TERMINAL,
+    "terminal-injection-high-bits": _OWN_TERMINAL,
+    "write-loginuid": "a label of its own process, for the audit log",
 }
 
 _LANDLOCK: Final = {
@@ -30,7 +40,6 @@ _LANDLOCK: Final = {
 _GVISOR: Final = {
     "kernel-command-line": "gVisor's own, the same on every machine",
     "memory-policy": _OWN_MEMORY,
-    "ping-socket": "in gVisor's own network, which has no way out",
     "raise-priority": "in gVisor's own scheduler, which the host does not see",
     "protect-from-oom": "in gVisor's own kernel, which the host does not see",
     "fuse": "gVisor's own device",
@@ -42,7 +51,7 @@ _GVISOR: Final = {
 ALLOWED: Final[Mapping[str, Mapping[str, str]]] = {
     "landlock": _LANDLOCK,
     "bubblewrap": _NAMESPACES,
-    "docker": _NAMESPACES | {"hardware": "names and sizes of disks and the like, read-only"},
+    "docker": _DOCKER,
     "gvisor": _GVISOR,
 }
 """By rung and attempt."""
