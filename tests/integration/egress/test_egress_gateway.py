@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from dualtrack.domain.errors import InvalidRequest, SandboxUnavailable
 from dualtrack.domain.job import AgentProfile
 from dualtrack.domain.limits import EgressLimits
 from dualtrack.egress.gateway import EgressGateway
+from dualtrack.objects.process_dir import ProcessDirectory
 from dualtrack.settings import EgressSettings, SandboxSettings
 from dualtrack.telemetry.sandboxes import METRICS
 from dualtrack.testing.website import Website
@@ -83,3 +87,24 @@ def test_no_place_for_sockets_is_said(tmp_path: Path) -> None:
         pytest.raises(SandboxUnavailable, match="DUALTRACK_SANDBOX__WORKSPACES"),
     ):
         opened.open(profile(network={"allow": ["a.example"]}), "ten_a")
+
+
+def test_after_a_kill_nothing_is_left_once_the_next_has_started(tmp_path: Path) -> None:
+    source = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from dualtrack.domain.job import AgentProfile\n"
+        "from dualtrack.domain.limits import EgressLimits\n"
+        "from dualtrack.egress.gateway import EgressGateway\n"
+        "from dualtrack.settings import EgressSettings, SandboxSettings\n"
+        "gateway = EgressGateway(EgressSettings(allow=['a.example']), SandboxSettings(workspaces=Path(sys.argv[1])), EgressLimits())\n"
+        "outlet = gateway.open(AgentProfile.model_validate({'network': {'allow': ['a.example']}}), 'ten_a')\n"
+        "assert (outlet.session.directory / 'proxy.sock').exists()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    workspaces = tmp_path / "w"
+    done = subprocess.run([sys.executable, "-c", source, str(workspaces)], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert list(workspaces.glob("*/egress-*/proxy.sock"))
+    with ProcessDirectory(workspaces):
+        assert list(workspaces.glob("*/egress-*")) == []
