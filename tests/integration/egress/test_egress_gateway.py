@@ -106,5 +106,6 @@ def test_after_a_kill_nothing_is_left_once_the_next_has_started(tmp_path: Path) 
     done = subprocess.run([sys.executable, "-c", source, str(workspaces)], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
     assert list(workspaces.glob("*/egress-*/proxy.sock"))
-    with ProcessDirectory(workspaces):
+    with ProcessDirectory(workspaces) as following:
+        following.sweep()
         assert list(workspaces.glob("*/egress-*")) == []
