@@ -71,8 +71,8 @@ def test_in_a_tunnel_only_its_own_host_is_served() -> None:
 
 _PARTS = st.lists(
     st.sampled_from(
-        ["http://", "https://", "HTTP:", "//", "/", "\\", "@", ":", ":80", ":443", "example.com", "evil.example", "127.0.0.1", "0x7f.1", "[::1]", "[", "]",
-         "%2e", "..", ".", "*", "?", "#", "a", "1", "\t"]
+        ["http://", "https://", "HTTP:", "//", "/", "\\", "@", ":", ":80", ":443", "example.com", "evil.example", "127.0.0.1", "0x7f.1",
+         "[::1]", "[", "]", "%2e", "..", ".", "*", "?", "#", "a", "1", "\t"]
     ),
     max_size=8,
 )  # fmt: skip
