@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from dualtrack.domain.limits import KIB
 from dualtrack.domain.paths import CONTROL
 from dualtrack.sandbox.gvisor_bundle import AGENT_DESCRIPTORS, OWN_TASKS, TASKS_EACH
 from dualtrack.sandbox.rung import WORKSPACE, Enforced, LaunchSpec
 from dualtrack.sandbox.system_view import SHM_BYTES, TMP_BYTES
+
+_EMPTY_BYTES: Final = 64 * KIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ def create_options(image: Image, spec: LaunchSpec, argv: Sequence[str], labels: 
         *("--network", "none", "--ipc", "private", "--cgroupns", "private", "--hostname", "sandbox"),
         *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
         *("--user", f"{image.user}:{image.group}", "--workdir", WORKSPACE),
+        # Over the machine's hardware, its names and numbers, which are nobody's business.
+        *("--tmpfs", f"/sys:ro,noexec,nosuid,nodev,size={_EMPTY_BYTES},mode=555"),
         *("--tmpfs", f"/tmp:rw,exec,nosuid,nodev,size={TMP_BYTES},mode=1777", "--shm-size", str(SHM_BYTES)),  # noqa: S108
         *("--pids-limit", str(tasks)),
         *("--memory", str(limits.memory_bytes), "--memory-swap", str(limits.memory_bytes)),

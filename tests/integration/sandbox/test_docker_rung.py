@@ -78,6 +78,7 @@ def test_what_it_shows_and_what_is_made_belongs_to_its_user(start: Start, folder
     assert ask(launched, "open('made', 'w').write('1'); print(open('/opt/dualtrack/template/file').read())") == ["of the template"]
     for path in ("/opt/dualtrack/template/file", "/opt/dualtrack/template/new", "/etc/new", "/usr/new"):
         assert ask(launched, f"open({path!r}, 'w')")[0].startswith("OSError [Errno 30]")
+    assert ask(launched, "import os; print(os.path.exists('/sys/block'), os.path.exists('/sys/class/dmi'))") == ["False False"]
     (made,) = folder.glob("workspace-*/made")
     assert made.stat().st_uid == (SandboxSettings().uid if os.getuid() == 0 else os.getuid())
 

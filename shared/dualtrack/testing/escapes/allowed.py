@@ -23,7 +23,6 @@ _NAMESPACES: Final = {
 
 _DOCKER: Final = {
     **_NAMESPACES,
-    "hardware": "names and sizes of disks and the like, read-only",
     "kernel-command-line": "how the machine was started, read-only",
     "terminal-injection": _OWN_TERMINAL,
     "terminal-injection-high-bits": _OWN_TERMINAL,
@@ -46,6 +45,7 @@ _GVISOR: Final = {
     "tunnels": "gVisor's own device",
     "agent-descriptors": _OWN_AGENT,
     "agent-environment": _OWN_AGENT,
+    "processor-hog-many": "gVisor's clock of processor time runs ahead of the machine's, by which sessions are limited",
 }
 
 ALLOWED: Final[Mapping[str, Mapping[str, str]]] = {
