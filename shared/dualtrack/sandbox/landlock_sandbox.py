@@ -25,7 +25,7 @@ from dualtrack.sandbox.spawned import SpawnedSandbox
 from dualtrack.sandbox.spawner import Spawner
 from dualtrack.sandbox.system_view import ETC, SYSTEM_DIRECTORIES, environment
 
-_OWN_PROCESSES: Final = 2  # the supervisor and the agent
+_OWN_PROCESSES: Final = 3  # the supervisor, the agent and its waiting interpreter
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom")
 _SUPERVISOR: Final = "import sys; sys.path.insert(0, {directory!r}); from dualtrack_inside.supervisor import main; sys.exit(main())"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ from dualtrack.settings import SandboxSettings
 from dualtrack.testing.contracts.sandbox import host_processes, open_descriptors
 
 from .standin import ask, await_ready, standin
+from .users import ORDINARY_USER, interpreter_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or supported_abi() < 1, reason="this kernel has no Landlock")
 
@@ -96,6 +98,13 @@ def test_it_is_refused(start: Start, source: str) -> None:
     assert said[0].startswith(DENIED), said
 
 
+def _await_processes(marker: str, count: int) -> None:
+    deadline = time.monotonic() + GIVE_UP_S
+    while len(host_processes(marker, within_s=0)) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_two_sandboxes_reach_nothing_of_each_other(start: Start, marked: tuple[LandlockRung, str]) -> None:
     first, second = start(), start()
     ask(first, "open('secret', 'w').write('mine')")
@@ -122,7 +131,7 @@ for _ in range(5):
 print('done')
 """
     assert ask(launched, mischief) == ["done"]
-    assert len(host_processes(marked[1], within_s=0)) >= 10
+    _await_processes(marked[1], 20)
     launched.close()
     assert not host_processes(marked[1])
 
@@ -130,9 +139,7 @@ print('done')
 def test_a_fork_bomb_is_ended(start: Start, marked: tuple[LandlockRung, str]) -> None:
     launched = start()
     os.write(launched.input, b"import os, time\x1fwhile True:\x1f    try: os.fork()\x1f    except OSError: pass\n")
-    deadline = time.monotonic() + GIVE_UP_S
-    while len(host_processes(marked[1], within_s=0)) < 8:
-        assert time.monotonic() < deadline
+    _await_processes(marked[1], 8)
     launched.close()
     assert not host_processes(marked[1])
 
@@ -170,3 +177,62 @@ def test_the_report_names_the_version_and_the_gaps(folder: Path) -> None:
     assert older.gaps[0].startswith("signals reach all processes of the sandbox's user")
     assert "memory limit is per process" in "; ".join(older.gaps)
     assert set(older.gaps) > set(report.gaps)
+
+
+AS_A_USER = """
+import os, sys, threading
+from pathlib import Path
+from dualtrack.domain.limits import SandboxLimits
+from dualtrack.domain.errors import SandboxFailed
+from dualtrack.sandbox.landlock import LandlockRung
+from dualtrack.sandbox.port import Command
+from dualtrack.settings import SandboxSettings
+from dualtrack.testing.rung_sandbox import RungSandbox
+folder = Path(sys.argv[1])
+settings = SandboxSettings(workspaces=folder / "all")
+sandbox = RungSandbox(LandlockRung(settings, SandboxLimits()), settings, SandboxLimits())
+sandbox.check()
+(folder / "ws").mkdir()
+(folder / "private").write_text("of the same user")
+for script in sys.argv[2:]:
+    try:
+        outcome = sandbox.run(Command(("sh", "-c", script)), folder / "ws", SandboxLimits(), threading.Event())
+    except SandboxFailed:
+        print("the sandbox is gone")
+    else:
+        print(outcome.stdout.decode().strip())
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.skipif(supported_abi() < SCOPES_ABI, reason="this kernel's Landlock lets signals through")
+def test_of_an_ordinary_user_it_reaches_neither_files_nor_processes(folder: Path) -> None:
+    os.chown(folder, ORDINARY_USER, ORDINARY_USER)
+    python, environment = interpreter_for(ORDINARY_USER)
+    marker = str(8_000_000 + os.getpid())
+    scripts = [
+        "echo made > file; cat file; id -u",
+        f"cat {folder}/private || echo refused; echo x > {folder}/private || echo refused",
+        "python3 -c 'import os; os.kill(-1, 9)'",  # all that it may signal: the agent and what that has started, not the executor
+        f"setsid sleep {marker} & setsid sleep {marker} & echo left",
+        "ulimit -v",
+    ]
+    done = subprocess.run(
+        [python, "-c", AS_A_USER, str(folder), *scripts],
+        user=ORDINARY_USER,
+        group=ORDINARY_USER,
+        extra_groups=[],
+        env=environment,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        *("made", str(ORDINARY_USER), "refused", "refused", "the sandbox is gone", "left"),
+        str(SandboxLimits().memory_bytes // 1024),
+    ]
+    assert not host_processes(marker)
+    assert (folder / "private").read_text() == "of the same user"
