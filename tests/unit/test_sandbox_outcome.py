@@ -11,7 +11,7 @@ import pytest
 from dualtrack.domain.limits import MIB, SandboxLimits
 from dualtrack.sandbox.execution import Execution
 from dualtrack.sandbox.inside.protocol import Fields, ProtocolError
-from dualtrack.sandbox.outcome import session_outcome
+from dualtrack.sandbox.outcome import outcome_of
 from dualtrack.sandbox.port import Ended, Outcome
 from dualtrack.sandbox.rung import Counters
 
@@ -30,7 +30,7 @@ def outcome(
     if status is not None:
         report = {"status": status, "user_us": int(cpu_s * 1e6), "system_us": 0, "background": 2}
         execution.report = Fields(json.dumps(report).encode())
-    return session_outcome(execution, LIMITS, before, after)
+    return outcome_of(execution, LIMITS, before, after)
 
 
 @pytest.mark.parametrize(

@@ -11,45 +11,15 @@ from dualtrack.objects.nofollow import MAX_DEPTH
 from dualtrack.sandbox.execution import Execution
 from dualtrack.sandbox.port import Ended, Outcome
 from dualtrack.sandbox.rung import Counters
-from dualtrack.sandbox.streams import FLOOD_FACTOR, Pumped
+from dualtrack.sandbox.streams import FLOOD_FACTOR
 
-_SIGNAL_BASE: Final = 128
 _WAIT_STATUS: Final = 0xFFFF
 _MICRO: Final = 1_000_000
 _CPU_COUNTED: Final = 0.5  # of the limit: the kernel counts limit and usage by different clocks, far apart on a busy machine
 _SIGNALS: Final = frozenset(int(number) for number in signal.Signals)
 
 
-def outcome_of(pumped: Pumped, exit_code: int | None, limits: SandboxLimits, *, out_of_memory: bool) -> Outcome:
-    """The outcome.
-
-    An exit status of 128 + n is taken as signal n, as every shell reports it: a command that exits with such a status by itself can't be
-    told apart. `exit_code` is None only for a command that was stopped or ran out of memory.
-    """
-    number: int | None = None
-    if pumped.stopped is not None:
-        ended = pumped.stopped
-    elif out_of_memory:
-        ended = Ended.MEMORY
-    elif exit_code is not None and exit_code - _SIGNAL_BASE in _SIGNALS:
-        number = exit_code - _SIGNAL_BASE
-        ended = Ended.CPU_TIME if number == signal.SIGXCPU else Ended.SIGNALLED
-    else:
-        ended = Ended.EXITED
-    return Outcome(
-        ended=ended,
-        exit_code=exit_code if ended is Ended.EXITED else None,
-        signal=number,
-        stdout=pumped.stdout.kept,
-        stderr=pumped.stderr.kept,
-        stdout_dropped=pumped.stdout.dropped,
-        stderr_dropped=pumped.stderr.dropped,
-        wall_s=pumped.wall_s,
-        note=note_of(ended, number, limits),
-    )
-
-
-def session_outcome(execution: Execution, limits: SandboxLimits, before: Counters, after: Counters, *, lost: str = "") -> Outcome:
+def outcome_of(execution: Execution, limits: SandboxLimits, before: Counters, after: Counters, *, lost: str = "") -> Outcome:
     """The outcome of a command in a session, from the wait status that its agent reported and what the kernel counted meanwhile.
 
     Args:

@@ -19,7 +19,7 @@ from dualtrack.sandbox.disk import DiskWatch
 from dualtrack.sandbox.execution import Execution
 from dualtrack.sandbox.inside import protocol
 from dualtrack.sandbox.mirror import Mirror
-from dualtrack.sandbox.outcome import session_outcome
+from dualtrack.sandbox.outcome import outcome_of
 from dualtrack.sandbox.port import Command, Ended, Outcome
 from dualtrack.sandbox.rung import WORKSPACE, Counters, Launched, LaunchSpec
 from dualtrack.sandbox.sessions import EndReason, PythonCell, Sink, Start
@@ -136,7 +136,7 @@ class AgentSession:
             if execution.refusal is not None and execution.refusal.number("errno") != errno.EAGAIN:
                 raise protocol.ProtocolError(f"the agent could not start it: {execution.refusal.text('error')}")
             before, self._counters = self._counters, self._launched.counters()
-            outcome = session_outcome(execution, limits, before, self._counters, lost=self._lost(execution))
+            outcome = outcome_of(execution, limits, before, self._counters, lost=self._lost(execution))
             if outcome.ended in ENDS or (execution.report is None and execution.refusal is None):
                 self._end(EndReason.CANCELLED if outcome.ended is Ended.CANCELLED else EndReason.LIMIT)
                 self._launched.close()

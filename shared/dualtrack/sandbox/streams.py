@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
-
-from dualtrack.sandbox.port import Ended
 
 FLOOD_FACTOR: Final = 64
 """A command that writes more than this many times the output limit is killed: below, the rest is dropped and it may finish."""
@@ -33,13 +30,3 @@ class Stream:
     def dropped(self) -> int:
         """How many bytes came after them."""
         return self.total - len(self._kept)
-
-
-@dataclass(frozen=True, slots=True)
-class Pumped:
-    """What was read, and which limit ended it (None: it ended by itself)."""
-
-    stopped: Ended | None
-    stdout: Stream
-    stderr: Stream
-    wall_s: float
