@@ -118,7 +118,7 @@ class EgressLimits(_Frozen):
     head_fields: Positive = Field(100, description="Headers of a request.")
     head_s: Seconds = Field(15.0, description="Seconds for a request's line and headers, or a TLS handshake.")
     connect_s: Seconds = Field(15.0, description="Seconds to look a host up and connect to it.")
-    idle_s: Seconds = Field(120.0, description="A connection on which nothing is sent or received for this long is closed.")
+    idle_s: Seconds = Field(300.0, description="A connection on which nothing is sent or received for this long is closed.")
     lifetime_s: Seconds = Field(3600.0, description="Longest life of a connection.")
     events: Positive = Field(50, description="Events of requests that one tool call leaves; further requests are added up by host.")
 

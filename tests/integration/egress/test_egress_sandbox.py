@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -28,10 +29,22 @@ Run = Callable[[str], Outcome]
 
 @pytest.fixture(scope="module", params=[RungName.BUBBLEWRAP, RungName.GVISOR])
 def sessions(request: pytest.FixtureRequest) -> Iterator[RungSessions]:
+    with on_rung(request.param) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def containers() -> Iterator[RungSessions]:
+    with on_rung(RungName.DOCKER) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def on_rung(name: RungName) -> Iterator[RungSessions]:
     with tempfile.TemporaryDirectory(prefix="egress-", dir="/var/tmp") as root:
         Path(root).chmod(0o711)
-        rung = open_rung(request.param, SandboxSettings(workspaces=Path(root) / "w"), LIMITS)
-        if isinstance(rung, GvisorRung) and (problem := rung.probe().problem):
+        rung = open_rung(name, SandboxSettings(workspaces=Path(root) / "w"), LIMITS)
+        if name is not RungName.BUBBLEWRAP and (problem := rung.probe().problem):
             pytest.skip(problem)
         found = RungSessions(rung, Path(root))
         yield found
@@ -65,6 +78,22 @@ def test_curl_and_python_inside_reach_what_is_allowed(site: Website, secure_site
     refused = run("curl -sS https://elsewhere.example/")
     assert b"403" in refused.stderr
     assert [told.host for told in one.wait_told(5)].count("elsewhere.example") == 2
+
+
+def test_a_container_goes_out_the_same_way(secure_site: Website, outlet: Outlets, containers: RungSessions) -> None:
+    one = outlet([f"api.example.test:{secure_site.port}"], secrets=[api_secret(secure_site.port)])
+    run = runner(containers, one)
+    url = f"https://api.example.test:{secure_site.port}/echo"
+    source = (
+        "import os, urllib.request as u\n"
+        "token = {'Authorization': 'Bearer ' + os.environ['API_TOKEN']}\n"
+        f"print(u.urlopen(u.Request({url!r}, headers=token)).read().decode())\n"
+    )
+    said = run(f'python3 -c "{source}"; rm -f /run/egress/proxy.sock; env')
+    assert b'"Authorization": "Bearer dualtrack-secret-api-' in said.stdout, said
+    assert VALUE.encode() not in said.stdout + said.stderr
+    assert b"Read-only file system" in said.stderr
+    assert secure_site.visits[0].headers["authorization"] == f"Bearer {VALUE}"
 
 
 def test_there_is_no_other_way_out(site: Website, outlet: Outlets, sessions: RungSessions) -> None:
