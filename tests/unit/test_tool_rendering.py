@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +53,11 @@ def test_a_limit_is_named() -> None:
     result = command_result(outcome(Ended.WALL_TIME), LIMITS)
     assert (result.observation.ok, result.observation.text) == (False, "[killed: wall time limit 5 s]")
     assert result.details["ended"] == "wall_time_limit"
+
+
+def test_what_is_to_be_known_of_a_command_that_exited() -> None:
+    found = replace(completed(b"some\n", exit_code=2), note="reached: process limit 128")
+    assert command_result(found, LIMITS).observation.text == "some\n[exit status 2]\n[reached: process limit 128]"
 
 
 ENDS: dict[Ended, tuple[Outcome, str]] = {

@@ -34,16 +34,16 @@ def refusal(message: str) -> ToolResult:
 
 
 def command_result(outcome: Outcome, limits: PlatformLimits, *, no_output: str = NO_OUTPUT) -> ToolResult:
-    """What a command printed, and how it ended where that was not status 0. stderr comes last: a traceback's end is what counts."""
+    """What a command printed, how it ended where that was not status 0, and limits it reached. stderr comes last: a traceback's end counts."""
     parts = [
         part
         for part in (_stream("", outcome.stdout, outcome.stdout_dropped), _stream("stderr", outcome.stderr, outcome.stderr_dropped))
         if part
     ]
-    if outcome.ended is not Ended.EXITED:
-        parts.append(f"[{outcome.note}]")
-    elif outcome.exit_code != 0:
+    if outcome.ended is Ended.EXITED and outcome.exit_code != 0:
         parts.append(f"[exit status {outcome.exit_code}]")
+    if outcome.note:  # also of a command that exited: a limit it has reached, or Python's lost state
+        parts.append(f"[{outcome.note}]")
     text = bounded("\n".join(parts) or no_output, limits)
     return ToolResult(Observation(ok=outcome.exit_code == 0, text=text), details=details_of(outcome))
 
