@@ -34,7 +34,7 @@ def refusal(message: str) -> ToolResult:
 
 
 def command_result(outcome: Outcome, limits: PlatformLimits, *, no_output: str = NO_OUTPUT) -> ToolResult:
-    """What a command printed, how it ended where that was not status 0, and limits it reached. stderr comes last: a traceback's end counts."""
+    """What a command printed, how it ended where that was not status 0, and limits it reached. stderr comes last: its end counts."""
     parts = [
         part
         for part in (_stream("", outcome.stdout, outcome.stdout_dropped), _stream("stderr", outcome.stderr, outcome.stderr_dropped))
