@@ -27,11 +27,33 @@ from dualtrack.testing.contracts.sandbox import host_processes, open_descriptors
 
 from .executors import executor
 from .standin import ask, await_ready, read_line, standin
+from .test_bubblewrap_user import ORDINARY_USER, interpreter_for
 
 SpecOf = Callable[..., LaunchSpec]
 Start = Callable[..., GvisorSandbox]
 INSTALL = Path(__file__).parents[3] / "scripts" / "install-runsc"
 RUNSC = Path(shutil.which("runsc") or "/usr/bin/runsc")
+PROGRAM = """
+import os, sys, threading
+from pathlib import Path
+from dualtrack.domain.limits import SandboxLimits
+from dualtrack.sandbox.gvisor import GvisorRung
+from dualtrack.sandbox.port import Command
+from dualtrack.sandbox.sessions import SessionRequest
+from dualtrack.settings import SandboxSettings
+from dualtrack.testing.rung_sessions import RungSessions
+folder = Path(sys.argv[1])
+rung = GvisorRung(SandboxSettings(workspaces=folder), SandboxLimits())
+sessions = RungSessions(rung, folder)
+limits = SandboxLimits(processes=10)
+session = sessions.claim(SessionRequest(limits))
+script = "id -u; echo x > made; echo > /run/dualtrack/agent/__main__.py; chmod 4755 made; for n in 0 1 2 3 4 5 6 7 8 9; do sleep 5 & done"
+outcome = session.run(Command(("sh", "-c", script)), limits, threading.Event())
+print(outcome.stdout, outcome.stderr, (session.workspace / "made").stat().st_uid, oct((session.workspace / "made").stat().st_mode))
+print([path.stat().st_size > 0 for path in folder.glob(".agent-*/**/__main__.py")])
+session.close()
+rung.close()
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -257,3 +279,30 @@ def test_nothing_is_left_of_a_killed_executor(folder: Path) -> None:
         assert not [path for parent in detect().parents() for path in parent.glob(f"dualtrack-*-{dead.pid}-*")]
         assert rung.sweep() == []
         rung.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_an_ordinary_user_can_run_it(folder: Path) -> None:
+    python, environment = interpreter_for(ORDINARY_USER)
+    own = folder / "own"
+    own.mkdir()
+    os.chown(own, ORDINARY_USER, ORDINARY_USER)
+    done = subprocess.run(
+        [python, "-c", PROGRAM, str(own)],
+        user=ORDINARY_USER,
+        group=ORDINARY_USER,
+        extra_groups=[],
+        env=environment,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said, kept = done.stdout.splitlines()
+    assert said.startswith("b'0\\n'")  # the one user it can map
+    assert "Read-only file system" in said
+    assert "Operation not permitted" in said
+    assert "Cannot fork" in said
+    assert said.endswith(f"{ORDINARY_USER} 0o100644")
+    assert kept == "[True]"
