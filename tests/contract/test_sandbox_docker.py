@@ -45,12 +45,11 @@ def docker() -> Iterator[Sessions]:
 
 
 class TestDocker(SandboxContract):
+    slow_to_start = True
+
     @pytest.fixture
     def sandbox(self, docker: Sessions) -> Sandbox:
         return OneShot(docker, SandboxLimits(), name="docker")
-
-    def test_nothing_escapes(self, sandbox: Sandbox) -> None:
-        """Sessions have the escape suite to themselves (`make sandbox-escapes`): some attempts end the agent, which is no outcome."""
 
 
 class Docker:

@@ -27,7 +27,7 @@ from dualtrack.testing.contracts.sandbox import host_processes, open_descriptors
 
 from .executors import executor
 from .standin import ask, await_ready, read_line, standin
-from .test_bubblewrap_user import ORDINARY_USER, interpreter_for
+from .users import ORDINARY_USER, interpreter_for
 
 SpecOf = Callable[..., LaunchSpec]
 Start = Callable[..., GvisorSandbox]
