@@ -115,7 +115,7 @@ class SandboxSettings(_Section):
     driver: Literal["auto", "landlock", "bubblewrap", "docker", "gvisor", "kubernetes"] = Field(
         "auto", description="auto: bubblewrap on Linux, docker elsewhere. Never falls back to a weaker one by itself."
     )
-    pool_min: int = Field(1, ge=0, le=1000, description="Sandboxes kept started for the next claim, of each template of `pool_templates`.")
+    pool_min: int = Field(2, ge=0, le=1000, description="Sandboxes kept started for the next claim, of each template of `pool_templates`.")
     pool_max: int = Field(
         8,
         ge=0,
