@@ -303,6 +303,8 @@ def main() -> None:
             ratios[rung.value] = {
                 "warm_p50_to_bare": round(warm["p50"] / plain["p50"], 3),
                 "warm_p99_to_p50": round(warm["p99"] / warm["p50"], 2),
+                "warm_p99_to_bare_p99": round(warm["p99"] / plain["p99"], 3),
+                "bare_p99_to_p50": round(plain["p99"] / plain["p50"], 2),
                 "cold_p50_to_bare": round(cold["p50"] / plain["p50"], 2),
                 "warm_claims_per_s_to_bare": round(warm_per_s / bare_per_s, 3),
                 "lasting_claims_per_s_to_bare": round(claims_per_s / bare_per_s, 3),
