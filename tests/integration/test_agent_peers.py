@@ -38,6 +38,7 @@ class Scripted:
     enforced = Enforced(memory=True, processes=True)
     own_processes = True
     inside = "/workspace"
+    scratch: Path | None = None
 
     def __init__(self, peer: Peer) -> None:
         self.source, self.input = os.pipe()

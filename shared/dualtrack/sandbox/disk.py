@@ -1,4 +1,4 @@
-"""How much a workspace holds while a command runs in it, nameless files included."""
+"""How much a workspace and the temporary directory beside it hold while a command runs, nameless files included."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _BLOCK: Final = 512  # unit of st_blocks, whatever the file system's
 class DiskWatch:
     """Looks about once a second (less often where looking takes long); between two looks a command can write beyond its limit."""
 
-    def __init__(self, workspace: Path, limits: SandboxLimits) -> None:
-        self._workspace = workspace
+    def __init__(self, workspace: Path, limits: SandboxLimits, *, scratch: Path | None = None) -> None:
+        """`scratch`: a further directory, which counts as if it were in the workspace."""
+        self._directories = (workspace,) if scratch is None else (workspace, scratch)
         self._limits = limits
         self._next = time.monotonic() + _PAUSE_S
 
@@ -35,16 +36,17 @@ class DiskWatch:
         return Ended.DISK if over else None
 
     def _over(self) -> bool:
-        files = 0
-        # The command is at work in it: it may put a link where a directory was.
-        with contextlib.suppress(OSError), opened(self._workspace, DIRECTORY_FLAGS, mend=False) as top:
-            size = HIDDEN_FILES.size(self._workspace, os.fstat(top))
-            if size > self._limits.disk_bytes:
-                return True
-            for seen in walk(top, changing=True):
-                files += 1
-                size += seen.status.st_blocks * _BLOCK
-                # What is nested deeper can't be counted, and is in no snapshot: nobody gets to fill the disk there.
-                if seen.too_deep or size > self._limits.disk_bytes or files > self._limits.disk_files:
+        files = size = 0
+        for directory in self._directories:
+            # The command is at work in it: it may put a link where a directory was.
+            with contextlib.suppress(OSError), opened(directory, DIRECTORY_FLAGS, mend=False) as top:
+                size += HIDDEN_FILES.size(directory, os.fstat(top))
+                if size > self._limits.disk_bytes:
                     return True
+                for seen in walk(top, changing=True):
+                    files += 1
+                    size += seen.status.st_blocks * _BLOCK
+                    # What is nested deeper can't be counted, and is in no snapshot: nobody gets to fill the disk there.
+                    if seen.too_deep or size > self._limits.disk_bytes or files > self._limits.disk_files:
+                        return True
         return False

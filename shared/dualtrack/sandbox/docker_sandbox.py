@@ -41,6 +41,7 @@ class DockerSandbox:
 
     own_processes = True
     inside: str = WORKSPACE
+    scratch: Path | None = None
 
     def __init__(self, image: Image, spec: LaunchSpec, argv: Sequence[str], labels: Mapping[str, str]) -> None:
         """Start `argv` in a container.

@@ -59,6 +59,7 @@ class GvisorSandbox:
 
     own_processes = True
     inside: str = WORKSPACE
+    scratch: Path | None = None
 
     def __init__(self, setup: Setup, spawner: Spawner, spec: LaunchSpec, argv: Sequence[str], mounts: Sequence[Mount] = ()) -> None:
         """Start `argv` in a sandbox, in its control groups before anything of it runs.

@@ -199,7 +199,6 @@ def _gaps(setup: LandlockSetup) -> list[str]:
         "names, sizes and times of the machine's files, and that a process number is in use, can be found out by asking for each",
         "mode and times of files that belong to the sandbox's user can be changed, where their path is known: it should own nothing else",
         "no /proc, /dev/shm, /tmp or /etc/passwd inside: ps and multiprocessing's locks and queues fail; TMPDIR is on disk",
-        "the size of TMPDIR is limited per file only",
         "the kernel's quotas of a user (pipe buffers, inotify watches) are shared by all sandboxes",
     ]
     limits = {

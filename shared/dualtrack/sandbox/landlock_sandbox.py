@@ -62,14 +62,13 @@ class LandlockSandbox(SpawnedSandbox):
         self.enforced = Enforced(memory=setup.cgroups.memory is not None, processes=True)
         self.own_processes = setup.abi >= landlock.SCOPES_ABI
         self.inside = str(spec.workspace)
-        self._tmp: Path | None = None
         self._started_by(lambda: self._start(setup, spawner, spec, agent))
 
     def _start(self, setup: LandlockSetup, spawner: Spawner, spec: LaunchSpec, agent: AgentProgram) -> None:
-        self._tmp = _private_directory(setup)
+        self.scratch = _private_directory(setup)
         processes = spec.limits.processes + _OWN_PROCESSES
         self._group = SandboxGroup(setup.cgroups, spec.limits.memory_bytes, processes, with_kill=True)
-        configuration = _configuration(setup, spec, agent, self._tmp, processes)
+        configuration = _configuration(setup, spec, agent, self.scratch, processes)
         with contextlib.ExitStack() as release:
             with contextlib.ExitStack() as given:
                 streams = self._pipes(given)
@@ -95,8 +94,8 @@ class LandlockSandbox(SpawnedSandbox):
             raise SandboxFailed("Processes of the sandbox were still in its control group after they were killed.")
 
     def _clean_up(self) -> None:
-        if self._tmp is not None:
-            remove_in(self._tmp.parent, self._tmp.name)
+        if self.scratch is not None:
+            remove_in(self.scratch.parent, self.scratch.name)
 
 
 def _private_directory(setup: LandlockSetup) -> Path:

@@ -98,6 +98,9 @@ class Launched(Protocol):
     """Descriptor, blocking: what the agent writes. Ends (EOF) when the sandbox has."""
     inside: str
     """Path of the workspace inside: `WORKSPACE`, or the host's own where there is no mounting."""
+    scratch: Path | None
+    """Host directory of its temporary files, which counts to the workspace's limits on disk; None: they are in memory, or limited by
+    themselves."""
     enforced: Enforced
     own_processes: bool
     """Whether `kill(-1)` inside reaches the sandbox's own processes and no others (it has a pid namespace of its own). Where not, the agent

@@ -126,7 +126,8 @@ class AgentSession:
             channel = self._next_channel()
             request = protocol.control(kind, channel, **fields, limits=self._inner(limits))
             execution = Execution(self._wire, channel, limits, stdin, sink)
-            disk = DiskWatch(self.workspace, limits) if self._spec.writable else None
+            scratch = self._launched.scratch
+            disk = DiskWatch(self.workspace, limits, scratch=scratch) if self._spec.writable or scratch is not None else None
             watch = LimitWatch(self._launched.counters, disk, limits)
             try:
                 execution.run(request, cancel, partial(self._look, watch))

@@ -9,6 +9,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from dualtrack.domain.errors import SandboxFailed
@@ -27,6 +28,7 @@ class SpawnedSandbox(ABC):
     """`rung.Launched` as far as it does not depend on how the process isolates itself."""
 
     inside = WORKSPACE
+    scratch: Path | None = None
 
     def __init__(self, what: str, cgroups: CgroupSupport) -> None:
         """`what`: the program's name, for messages."""

@@ -28,6 +28,7 @@ class BareLaunched:
 
     enforced = Enforced(memory=False, processes=False)
     own_processes = False
+    scratch: Path | None = None
 
     def __init__(self, spec: LaunchSpec, agent: Path, *, shares_files: bool) -> None:
         self._scratch = Path(tempfile.mkdtemp(prefix="dualtrack-bare-"))

@@ -14,14 +14,16 @@ from pathlib import Path
 import pytest
 
 from dualtrack.domain.errors import SandboxUnavailable
-from dualtrack.domain.limits import SandboxLimits
+from dualtrack.domain.limits import MIB, SandboxLimits
 from dualtrack.objects.own_directory import own_directory
 from dualtrack.sandbox.inside.landlock import SCOPES_ABI, supported_abi
 from dualtrack.sandbox.landlock import LandlockRung
 from dualtrack.sandbox.landlock_sandbox import LandlockSandbox
+from dualtrack.sandbox.port import Command, Ended
 from dualtrack.sandbox.rung import LaunchSpec, Mount
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.contracts.sandbox import host_processes, open_descriptors
+from dualtrack.testing.rung_sandbox import RungSandbox
 
 from .standin import ask, await_ready, standin
 from .users import ORDINARY_USER, interpreter_for
@@ -160,6 +162,17 @@ def test_launches_leave_nothing(marked: tuple[LandlockRung, str], start: Start, 
         launched.close()
     assert (open_descriptors(), threading.active_count(), sorted(scratch.iterdir())) == before
     assert not host_processes(marker)
+
+
+def test_temporary_files_count_to_the_limit_on_disk(folder: Path) -> None:
+    settings = SandboxSettings(workspaces=folder / "all")
+    sandbox = RungSandbox(LandlockRung(settings, SandboxLimits()), settings, SandboxLimits())
+    (folder / "ws").mkdir()
+    script = "i=0; while true; do i=$((i+1)); head -c 4000000 /dev/zero > $TMPDIR/f$i; sleep 0.05; done"
+    for writable in (True, False):
+        command = Command(("sh", "-c", script), writable=writable)
+        outcome = sandbox.run(command, folder / "ws", SandboxLimits(disk_bytes=20 * MIB, wall_time_s=25), threading.Event())
+        assert outcome.ended is Ended.DISK
 
 
 def test_a_way_out_is_refused(marked: tuple[LandlockRung, str], spec_of: SpecOf) -> None:
