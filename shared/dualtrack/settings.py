@@ -130,7 +130,9 @@ class SandboxSettings(_Section):
     )
     pool_starters: int = Field(2, ge=1, le=64, description="Sandboxes started at once in one executor.")
     start_timeout_s: float = Field(60, gt=0, le=600, description="A sandbox that is not ready after this long has failed.")
-    template: str = Field("default", description="Template of jobs that name none: default, shell, python-data, or your own.")
+    template: str = Field(
+        "default", description="What the sandboxes of jobs are made of: default, shell, python-data, or a template of your own."
+    )
     templates: dict[TemplateName, TemplateSettings] = Field(
         default_factory=dict, description="Templates of your own by name (lower-case letters, digits, `-`), as JSON."
     )
