@@ -21,7 +21,7 @@ from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.limits import KIB, MIB, SandboxLimits
 from dualtrack.sandbox.port import Command, Ended, Outcome, Sandbox
 from dualtrack.testing.escapes import ATTEMPTS
-from dualtrack.testing.escapes.allowed import ALLOWED, ONE_SHOT
+from dualtrack.testing.escapes.allowed import ALLOWED
 from dualtrack.testing.escapes.attempt import Kind, Said
 from dualtrack.testing.escapes.ground import OneShotGround, sandbox_user
 from dualtrack.testing.escapes.run import run as run_escapes
@@ -352,7 +352,7 @@ class SandboxContract(SandboxBasics):
             attempt for attempt in ATTEMPTS if attempt.kind not in {Kind.BOMBS, Kind.RESULTS} and not (attempt.alone and self.slow_to_start)
         ]
         results = run_escapes(OneShotGround(sandbox), attempts, sandbox_user())
-        allowed = {**ALLOWED.get(sandbox.name, {}), **ONE_SHOT}
+        allowed = ALLOWED.get(sandbox.name, {})
         assert {name: result.proof for name, result in results.items() if result.proof and name not in allowed} == {}
         assert {name: result.detail for name, result in results.items() if result.said is Said.BROKEN} == {}
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-_NAME_ONLY: Final = "a name without access: nothing at that path can be reached"
+_NAME_ONLY: Final = "a name only: nothing above or beside it can be reached"
 _OWN_MEMORY: Final = "of its own memory only"
-_OWN_INIT: Final = "the sandbox's init is as confined as the command: taking it over gains nothing"
 _OWN_AGENT: Final = "gVisor shows it to its own user: a command may disturb its own session, not others"
 _OWN_TERMINAL: Final = "a terminal of its own making: none of the host is in a container"
 _PER_USER: Final = "counted for each user of the host: give sandboxes that must not share one executors of different users"
@@ -30,6 +29,7 @@ _DOCKER: Final = {
 }
 
 _LANDLOCK: Final = {
+    "name-of-workspace": _NAME_ONLY,
     "memory-policy": _OWN_MEMORY,
     "see-host-names": "Landlock does not cover it: whether a path exists can be asked, not what is in it or beside it",
     "change-host-mode": "Landlock does not cover it: mode and times of the user's own files whose paths it knows; paths can't be listed",
@@ -46,6 +46,7 @@ _GVISOR: Final = {
     "agent-descriptors": _OWN_AGENT,
     "agent-environment": _OWN_AGENT,
     "processor-hog-many": "gVisor's clock of processor time runs ahead of the machine's, by which sessions are limited",
+    "agent-forge": "gVisor shows it the descriptors of its own agent: it may forge its own report, not those of other sessions",
 }
 
 ALLOWED: Final[Mapping[str, Mapping[str, str]]] = {
@@ -55,11 +56,3 @@ ALLOWED: Final[Mapping[str, Mapping[str, str]]] = {
     "gvisor": _GVISOR,
 }
 """By rung and attempt."""
-
-ONE_SHOT: Final[Mapping[str, str]] = {
-    "agent-memory": _OWN_INIT,
-    "agent-descriptors": _OWN_INIT,
-    "agent-environment": "it holds nothing but what every command is given",
-    "processor-hog-many": "the limit is one of each process",
-}
-"""What drivers without an agent let through as well."""

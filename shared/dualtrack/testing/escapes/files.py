@@ -164,8 +164,10 @@ FILES: Final = (
     _attempt(
         "name-of-workspace",
         "learn where the workspace lies on the host, from the table of mounts or the working directory",
-        "found = [line for line in open('/proc/self/mountinfo') if HOST['workspace'] in line]\n"
-        "if not found and os.getcwd() != HOST['workspace']: raise Refused('it is not told')\n"
+        "try: mounts = [line.split() for line in open('/proc/self/mountinfo')]\n"
+        "except OSError: mounts = []\n"
+        "roots = [mount[3] for mount in mounts if mount[4] == '/workspace' and mount[3] not in ('/', '/workspace')]\n"
+        "if not roots and os.getcwd() == '/workspace': raise Refused('it is not told')\n"
         "DETAIL = 'its path on the host'",
     ),
 )
