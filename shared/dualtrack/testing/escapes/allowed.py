@@ -33,7 +33,6 @@ _LANDLOCK: Final = {
     "memory-policy": _OWN_MEMORY,
     "see-host-names": "Landlock does not cover it: whether a path exists can be asked, not what is in it or beside it",
     "change-host-mode": "Landlock does not cover it: mode and times of the user's own files whose paths it knows; paths can't be listed",
-    "reach-user": "without a process namespace it may ask; changing is refused (see renice)",
 }
 
 _GVISOR: Final = {

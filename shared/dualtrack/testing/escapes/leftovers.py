@@ -69,9 +69,9 @@ LEFTOVERS: Final = (
     _leaves(
         "hopping-daemon",
         "leave a daemon that forks on and on, so that whoever counts and kills it comes too late",
-        f"{_DAEMON}    os.closerange(0, 64)\n    import time\n    end = time.monotonic() + 6\n"
+        f"{_DAEMON}    os.closerange(0, 64)\n    import time\n    end = time.monotonic() + 1\n"
         f"    while time.monotonic() < end:\n      if os.fork(): os._exit(0)\n      time.sleep(0.002)\n"
-        f"    {_LINGER}\n  os._exit(0)\n{_WAIT}",
+        f"    {_LINGER}\n  os._exit(0)\nimport time\ntime.sleep(1.8)\n",
         _process,
     ),
     _leaves(

@@ -20,8 +20,9 @@ PROCESSES: Final = (
         "list-processes",
         "find processes of the host in /proc",
         "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
-        "  try: print(open(f'/proc/{pid}/cmdline').read())\n"
-        "  except OSError: pass\n"
+        "  try: line = open(f'/proc/{pid}/cmdline', errors='replace').read()\n"
+        "  except OSError: continue\n"
+        "  if 'witness-' in line: print(line)\n"
         "DETAIL = 'read all command lines'\n" + _WITNESS,
         leaked("witness_name"),
     ),
@@ -87,7 +88,7 @@ PROCESSES: Final = (
     _attempt(
         "reach-user",
         "reach all processes of the user at once, by a call that names the user (only asks for their niceness)",
-        _WITNESS + "if os.getpriority(os.PRIO_USER, 0) != HOST['witness_niceness']: raise Refused('none of the host is among them')",
+        _WITNESS + "if os.getpriority(os.PRIO_USER, 0) > HOST['witness_niceness']: raise Refused('none of the host is among them')",
     ),
     _attempt(
         "limit", "change the resource limits of a process of the host", _WITNESS + "import resource\nresource.prlimit(pid, 4, (0, 0))"
