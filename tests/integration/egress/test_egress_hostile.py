@@ -137,7 +137,7 @@ def test_a_request_that_comes_slowly_is_given_up(site: Website, outlet: Outlets)
             sock.sendall(bytes([byte]))
             time.sleep(0.02)
         read_all(sock)
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 12
     assert site.visits == []
 
 
@@ -153,7 +153,7 @@ def test_an_idle_connection_is_closed(outlet: Outlets) -> None:
     started = time.monotonic()
     with outlet(["*"], lifetime_s=0.3).connect() as sock:
         assert read_all(sock) == b""
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 12
 
 
 def test_a_body_of_any_size_costs_no_memory_and_ends_at_the_cap(site: Website, outlet: Outlets) -> None:
@@ -277,7 +277,7 @@ def test_the_end_of_the_session_ends_everything(site: Website, outlet: Outlets) 
             started = time.monotonic()
             one.proxy.close()
             one.proxy.close()
-            assert time.monotonic() - started < 3
+            assert time.monotonic() - started < 4.5  # less than it waits for threads that hang
             assert not one.proxy.directory.exists()
             assert read_all(tunnel) == b""
             assert read_all(idle) == b""
