@@ -216,7 +216,5 @@ def _gaps(setup: Setup) -> list[str]:
         "commands are user 0 of the sandbox, without capabilities: an ordinary user can map no other one": setup.ids.outside is None,
         "after a kill of the executor its sandboxes end with the next start: there is no setpriv (util-linux)": not setup.dies_with_parent,
     }
-    always = (
-        "a command can end its own session, or speak to the platform in the name of its agent: gVisor can't hide one process from others"
-    )
+    always = "a command can speak in the name of its session's agent: gVisor can't hide what one process has open from others"
     return [*(text for text, applies in missing.items() if applies), always]
