@@ -72,7 +72,7 @@ def test_a_server_goes_on_between_calls_and_ends_with_its_job(make: Make) -> Non
 
 def test_what_background_processes_write_is_in_the_next_snapshot(make: Make) -> None:
     writer = "python3 -c \"import time\nfor n in range(1000):\n  open('n', 'w').write(str(n)); time.sleep(0.01)\" & "
-    stepper = make([shell(writer), shell("sleep 0.3; test -s n && echo there"), finish()])
+    stepper = make([shell(writer), shell("until test -s n; do sleep 0.05; done; echo there"), finish()])
     job = stepper.run(stepper.submit())
     assert previews(stepper, job)[1].strip().splitlines()[0] == "there"
     assert job.status is JobStatus.SUCCEEDED
