@@ -14,17 +14,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from dualtrack.domain.errors import DualtrackError, SandboxFailed
 from dualtrack.domain.limits import SandboxLimits
-from dualtrack.sandbox.demand import Demand
 from dualtrack.sandbox.launching import Launcher
 from dualtrack.sandbox.pooled import PooledSession
 from dualtrack.sandbox.rung import Launched, Rung
 from dualtrack.sandbox.sessions import EndReason, Session, SessionRequest, Start
+from dualtrack.sandbox.shelves import Kind, Order, Shelf
 from dualtrack.settings import SandboxSettings
 from dualtrack.telemetry import sandboxes, tracing
 from dualtrack.telemetry.sandboxes import METRICS
@@ -33,54 +33,10 @@ _LOG: Final = logging.getLogger(__name__)
 BUSY_S: Final = 20.0
 """A claim waits this long for the end of another session, when there are as many as there may be."""
 _LOOK_S: Final = 1.0  # between two looks of an idle starter
-_REFILL_S: Final = 0.02  # a start takes as long and longer, and should not disturb the first steps of what was just claimed
-_BACKOFF_S: Final = 0.5
-_BACKOFF_MAX_S: Final = 30.0
 _CHECK_S: Final = 15.0  # a warm sandbox is asked this often whether it lives
 _PING_S: Final = 5.0
 _JOIN_S: Final = 30.0
 _UNHEALTHY: Final = 4  # failed starts in a row: some seconds
-
-
-class Kind(NamedTuple):
-    """What sandboxes that can stand in for each other have in common."""
-
-    template: str
-    writable: bool
-
-    @classmethod
-    def of(cls, request: SessionRequest) -> Kind:
-        """Of a request that names its template."""
-        return cls(request.template or "", request.writable)
-
-
-@dataclass(eq=False, slots=True)
-class _Shelf:
-    """The warm sandboxes of one kind."""
-
-    kind: Kind
-    minimum: int
-    warm: deque[tuple[PooledSession, float]] = field(default_factory=deque)
-    """With the time at which each was last known to live, the oldest first; claims take the last, checks the first."""
-    starting: int = 0
-    demand: Demand = field(default_factory=Demand)
-    failures: int = 0
-    """Starts that failed since the last one that did not."""
-    problem: str = ""
-    """What the last of them said."""
-    not_before: float = 0.0
-
-
-@dataclass(eq=False, slots=True)
-class _Order:
-    """A cold start that somebody waits for."""
-
-    request: SessionRequest
-    served: threading.Event = field(default_factory=threading.Event)
-    session: PooledSession | None = None
-    error: BaseException | None = None
-    abandoned: bool = False
-    """Whoever waited for it is gone."""
 
 
 _Task = Callable[[], None]
@@ -105,8 +61,8 @@ class SessionPool:
         self._limits = limits
         self._rung = launcher.rung.name.value
         self._changed = threading.Condition()
-        self._shelves: dict[Kind, _Shelf] = {}
-        self._orders: deque[_Order] = deque()
+        self._shelves: dict[Kind, Shelf] = {}
+        self._orders: deque[Order] = deque()
         self._claimed: set[PooledSession] = set()
         self._stuck: list[PooledSession] = []
         self._live = 0
@@ -180,12 +136,10 @@ class SessionPool:
                 shelf = self._shelves.get(kind)
                 if shelf is None:
                     return None
-                shelf.demand.claimed(now)
-                if not shelf.warm or self._closing:
+                session = None if self._closing else shelf.take(now)
+                if session is None:
                     return None
-                session, _ = shelf.warm.pop()
                 self._claimed.add(session)
-                shelf.not_before = max(shelf.not_before, now + _REFILL_S)
                 self._changed.notify()
             if _lives(session.launched):
                 return session
@@ -193,7 +147,7 @@ class SessionPool:
 
     def _start(self, request: SessionRequest) -> PooledSession:
         """A cold one: launched by a starter thread, awaited by this one."""
-        order = _Order(request)
+        order = Order(request)
         with self._changed:
             if self._closing:
                 raise _stopping()
@@ -218,7 +172,7 @@ class SessionPool:
             self._remember(Kind.of(request))
         return session
 
-    def _give_up(self, order: _Order) -> None:
+    def _give_up(self, order: Order) -> None:
         """Stop waiting for one that no starter has come to; wait on for one that is being launched."""
         with self._changed:
             if order in self._orders:
@@ -229,7 +183,7 @@ class SessionPool:
                 )
         order.served.wait()
 
-    def _abandon(self, order: _Order) -> None:
+    def _abandon(self, order: Order) -> None:
         """Nobody waits any more: what comes of it is removed."""
         with self._changed:
             order.abandoned = True
@@ -244,8 +198,8 @@ class SessionPool:
             if self._settings.pool_max and kind not in self._shelves:
                 self._shelf(kind, 0).demand.claimed(time.monotonic())
 
-    def _shelf(self, kind: Kind, minimum: int) -> _Shelf:
-        shelf = self._shelves[kind] = _Shelf(kind, minimum)
+    def _shelf(self, kind: Kind, minimum: int) -> Shelf:
+        shelf = self._shelves[kind] = Shelf(kind, minimum, self._settings.pool_max)
         METRICS.warm.labels(self._rung, kind.template).set_function(partial(self.warm, kind.template))
         return shelf
 
@@ -282,16 +236,16 @@ class SessionPool:
             return self._serve_next() if room else self._evict()
         now = time.monotonic()
         for shelf in self._shelves.values():
-            spare = len(shelf.warm) + shelf.starting - self._wanted(shelf, now)
+            spare = shelf.spare(now)
             if shelf.warm and spare > 0:
-                return partial(self._discard, shelf.warm.popleft()[0], EndReason.EVICTED)
+                return partial(self._discard, shelf.take_oldest(), EndReason.EVICTED)
             if spare < 0 and room and now >= shelf.not_before:
                 shelf.starting += 1
                 self._live += 1
                 return partial(self._refill, shelf)
             if shelf.warm and now - shelf.warm[0][1] > _CHECK_S:
                 shelf.starting += 1
-                return partial(self._check, shelf, shelf.warm.popleft()[0])
+                return partial(self._check, shelf, shelf.take_oldest())
         return None
 
     def _pause(self) -> float:
@@ -299,9 +253,6 @@ class SessionPool:
         now = time.monotonic()
         due = min((shelf.not_before for shelf in self._shelves.values() if shelf.not_before > now), default=now + _LOOK_S)
         return min(due - now, _LOOK_S)
-
-    def _wanted(self, shelf: _Shelf, now: float) -> int:
-        return shelf.demand.wanted(now, shelf.minimum, self._settings.pool_max)
 
     def _serve_next(self) -> _Task:
         self._live += 1
@@ -313,7 +264,7 @@ class SessionPool:
             for shelf in self._shelves.values():
                 if shelf.warm:
                     self._evicting += 1
-                    return partial(self._discard_for_order, shelf.warm.popleft()[0])
+                    return partial(self._discard_for_order, shelf.take_oldest())
         return None
 
     def _discard_for_order(self, session: PooledSession) -> None:
@@ -323,7 +274,7 @@ class SessionPool:
             with self._changed:
                 self._evicting -= 1
 
-    def _serve(self, order: _Order) -> None:
+    def _serve(self, order: Order) -> None:
         try:
             session = self._launcher.launch(order.request, Start.COLD, self._gone)
         except BaseException as error:  # noqa: BLE001 - raised by whoever waits for it
@@ -339,7 +290,7 @@ class SessionPool:
                 session.close(EndReason.CANCELLED)
         order.served.set()
 
-    def _refill(self, shelf: _Shelf) -> None:
+    def _refill(self, shelf: Shelf) -> None:
         session = None
         try:
             session = self._launcher.launch(SessionRequest(self._limits, shelf.kind.template, shelf.kind.writable), Start.WARM, self._gone)
@@ -360,23 +311,18 @@ class SessionPool:
             shelf.failures = 0
             self._put(shelf, session)
 
-    def _put(self, shelf: _Shelf, session: PooledSession) -> None:
+    def _put(self, shelf: Shelf, session: PooledSession) -> None:
         with self._changed:
-            shelf.starting -= 1
-            shelf.warm.append((session, time.monotonic()))
+            shelf.put(session, time.monotonic())
 
-    def _failed(self, shelf: _Shelf, error: DualtrackError) -> None:
+    def _failed(self, shelf: Shelf, error: DualtrackError) -> None:
         with self._changed:
-            shelf.starting -= 1
-            shelf.failures += 1
-            pause = min(_BACKOFF_S * 2.0 ** (shelf.failures - 1), _BACKOFF_MAX_S)
-            shelf.not_before = time.monotonic() + pause
-            shelf.problem = error.message
+            pause = shelf.failed(error.message, time.monotonic())
             stopping = self._closing
         if not stopping:
             _LOG.warning("a sandbox of template %s could not be started; next try in %.1f s: %s", shelf.kind.template, pause, error.message)
 
-    def _check(self, shelf: _Shelf, session: PooledSession) -> None:
+    def _check(self, shelf: Shelf, session: PooledSession) -> None:
         """Put it back if it answers."""
         if session.agent.ping(_PING_S):
             self._put(shelf, session)
