@@ -15,6 +15,8 @@ from typing import Final
 
 _PROC: Final = Path("/proc")
 _FRESH_S: Final = 0.9
+_SHARE: Final = 20
+"""At most one part in so many of a processor goes into looking."""
 _BLOCK: Final = 512  # unit of st_blocks, whatever the file system's
 _MAX_DESCRIPTORS: Final = 20_000  # looked at of each process
 _DELETED: Final = " (deleted)"
@@ -45,20 +47,25 @@ class HiddenFiles:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._at = 0.0
+        self._next = 0.0
+        self._of_root = False
+        """Whether a workspace was asked for that root owns: only then root's processes are looked at."""
         self._holders: list[_Holder] = []
 
     def size(self, workspace: Path, status: os.stat_result) -> int:
-        """Bytes of nameless files in a workspace, up to a second old.
+        """Bytes of nameless files in a workspace, a second old or, on a machine with very many processes, some seconds.
 
         They are told from others' by their process, which works in the workspace or has it open, or by the path they had.
         """
         own = (status.st_dev, status.st_ino)
         below = f"{workspace}/"
         with self._lock:
-            if time.monotonic() - self._at > _FRESH_S:
-                self._holders = list(_holders())
-                self._at = time.monotonic()
+            if status.st_uid == 0 and not self._of_root:
+                self._of_root, self._next = True, 0.0
+            if time.monotonic() > self._next:
+                before = time.thread_time()
+                self._holders = list(_holders(of_root=self._of_root))
+                self._next = time.monotonic() + max(_FRESH_S, _SHARE * (time.thread_time() - before))
             found = {
                 file.id: file.size
                 for holder in self._holders
@@ -68,16 +75,31 @@ class HiddenFiles:
         return sum(found.values())
 
 
-def _holders() -> Iterator[_Holder]:
+def _holders(*, of_root: bool) -> Iterator[_Holder]:
     own = str(os.getpid())
     for process in _numbers(_PROC):
+        if process.name == own or (not of_root and _is_root(process)):
+            continue
         holder = _Holder()
-        if process.name != own:
-            _look_at_open(process, holder)
-            _look_at_mapped(process, holder)
+        _look_at_open(process, holder)
+        _look_at_mapped(process, holder)
         if holder.files:
             holder.directories |= {found for name in ("cwd", "root/workspace") if (found := _id(process / name)) is not None}
             yield holder
+
+
+def _is_root(process: Path) -> bool:
+    """Whether it is root's, or has ended."""
+    try:
+        if process.stat().st_uid != 0:
+            return False
+        # Its directory is root's also if it does not let others look into it, which any process may say of itself.
+        for line in (process / "status").read_bytes().splitlines():
+            if line.startswith(b"Uid:"):
+                return int(line.split()[2]) == 0
+    except OSError:
+        pass
+    return True
 
 
 def _look_at_open(process: Path, holder: _Holder) -> None:
