@@ -109,7 +109,10 @@ class Presence:
         """Until the server says something unasked (that this process is called, or that it hangs up), `close`, or `check_s` have passed."""
         if self._connection is not None:
             raw = self._connection.connection.dbapi_connection
-            select.select([raw.fileno(), self._woken], [], [], self._check_s)  # type: ignore[union-attr] # psycopg's connection
+            poll = select.poll()  # `select` takes no descriptor above 1023, of which an executor may have many
+            poll.register(raw.fileno(), select.POLLIN)  # type: ignore[union-attr] # psycopg's connection
+            poll.register(self._woken, select.POLLIN)
+            poll.poll(1000 * self._check_s)
 
     def _take(self) -> None:
         connection = self._database.vital.connect().execution_options(isolation_level="AUTOCOMMIT")

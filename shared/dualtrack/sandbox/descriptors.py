@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
+from typing import Final
+
+_SESSION: Final = 8
+"""Descriptors that a session takes here, and room for the files that are moved and saved for it."""
+_OTHERS: Final = 1024
 
 
 def pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
@@ -35,3 +41,18 @@ def readable(descriptor: int, patience_s: float) -> bool:
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)
     return bool(waiting.poll(max(0.0, patience_s) * 1000))
+
+
+def raise_limit(sessions: int) -> int:
+    """Let this process have descriptors for so many sessions at once, as far as its hard limit goes; what it may have now.
+
+    Many systems allow a process 1024 unless it asks for more.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OTHERS + _SESSION * sessions
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft

@@ -12,6 +12,7 @@ from typing import Final, Self
 from dualtrack.domain.errors import SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.objects.process_dir import ProcessDirectory
+from dualtrack.sandbox.descriptors import raise_limit
 from dualtrack.sandbox.janitor import Janitor, sweep
 from dualtrack.sandbox.launching import Launcher
 from dualtrack.sandbox.pool import SessionPool, prepared
@@ -74,6 +75,7 @@ class Sandboxes:
 
     def _start(self, stack: ExitStack) -> None:
         settings = self._settings
+        raise_limit(self._limits.sessions)
         try:
             directory = stack.enter_context(ProcessDirectory(settings.workspaces))
             slots = Slots(directory, settings.uid)
