@@ -274,12 +274,12 @@ def test_cpu_time_of_all_processes_is_read_from_outside(connect: Connect) -> Non
     assert (outcome.ended, outcome.note) == (Ended.CPU_TIME, "killed: CPU time limit 5 s")
 
 
-def test_no_room_for_a_process_is_told(connect: Connect) -> None:
-    session, _ = connect(answering(protocol.control(protocol.REFUSED, 1, error="no", errno=11), exit_frame(2)))
+def test_no_room_for_a_process_is_told_and_made_by_the_end_of_the_session(connect: Connect) -> None:
+    session, _ = connect(answering(protocol.control(protocol.REFUSED, 1, error="no", errno=11)))
     session.wait_ready(5)
     outcome = session.run(Command(("true",)), LIMITS, threading.Event())
     assert (outcome.ended, outcome.note) == (Ended.PROCESSES, "not started: process limit 128")
-    assert session.run(Command(("true",)), LIMITS, threading.Event()).exit_code == 0
+    assert session.ended is EndReason.LIMIT
 
 
 def test_a_template_that_can_not_be_loaded_is_told(connect: Connect) -> None:

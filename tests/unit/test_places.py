@@ -167,6 +167,22 @@ def test_sessions_end_with_their_jobs_and_when_nobody_uses_them(tmp_path: Path) 
         assert "idle for 0.05 s" in desk.notice
 
 
+def test_a_session_that_goes_beyond_a_limit_between_calls_is_ended(desk: Desk) -> None:
+    first = desk.call(None, None, "call_1", files="a")
+    session = desk.sessions.claimed[0]
+    desk.places.watch()
+    assert desk.ends == [None]
+    (session.workspace / "b").touch()
+    session.exceeds = "killed: workspace limit 1 MiB"
+    desk.places.watch()
+    assert desk.ends == [EndReason.LIMIT]
+    desk.call(first, "call_1", "call_2")
+    assert "(killed: workspace limit 1 MiB, between two calls)" in desk.notice
+    assert "what those wrote after the last call" in desk.notice
+    with desk.places.lease("job_1", shared=True) as place, place.standing_still() as directory:
+        assert [path.name for path in directory.iterdir()] == ["a"]
+
+
 def test_a_session_at_work_is_not_ended_by_a_sweep(tmp_path: Path) -> None:
     with _desk(tmp_path, LIMITS.model_copy(update={"idle_s": 0.001})) as desk, desk.places.lease("job_1", shared=False) as place:
         place.prepare(desk.store, None, lambda: None)

@@ -19,6 +19,7 @@ from dualtrack.sandbox.factory import configured, open_rung, open_sandboxes
 from dualtrack.sandbox.port import Command, Ended
 from dualtrack.sandbox.rung import Counters, RungName
 from dualtrack.sandbox.sandbox_group import SandboxGroup
+from dualtrack.sandbox.watch import BackgroundWatch
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.sandbox import FakeSandbox, completed, sandbox_workspace
 
@@ -95,6 +96,43 @@ def test_disk_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert watch.look() is None
     for n in range(11):
         (tmp_path / str(n)).touch()
+    now[0] += 5
+    assert watch.look() is Ended.DISK_FILES
+    for n in range(11):
+        (tmp_path / str(n)).unlink()
+    (tmp_path / "/".join(["d"] * 101)).mkdir(parents=True)
+    watch = DiskWatch(tmp_path, SandboxLimits(disk_files=1000))
+    now[0] += 5
+    assert watch.look() is Ended.DISK_DEPTH
+
+
+def test_between_commands_the_disk_is_looked_at_when_something_has_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, used = [100.0], [1.0]
+    monkeypatch.setattr("dualtrack.sandbox.disk.time.monotonic", lambda: now[0])
+    limits = SandboxLimits(disk_bytes=100_000, cpu_time_s=50)
+    watch = BackgroundWatch(lambda: Counters(cpu_s=used[0]), DiskWatch(tmp_path, limits), limits)
+    now[0] += 5
+    assert watch.look() is None
+    (tmp_path / "big").write_bytes(b"x" * 200_000)
+    now[0] += 5
+    assert watch.look() is None, "nothing inside can have written it"
+    used[0] += 0.5
+    now[0] -= 5
+    assert watch.look() is None, "it is too early to look"
+    now[0] += 5
+    assert watch.look() is Ended.DISK, "though nothing has run since"
+    used[0] = 51.0
+    assert watch.look() is Ended.CPU_TIME
+
+
+def test_between_commands_the_disk_is_looked_at_where_nothing_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("dualtrack.sandbox.disk.time.monotonic", lambda: now[0])
+    limits = SandboxLimits(disk_bytes=100_000)
+    watch = BackgroundWatch(Counters, DiskWatch(tmp_path, limits), limits)
+    now[0] += 5
+    assert watch.look() is None
+    (tmp_path / "big").write_bytes(b"x" * 200_000)
     now[0] += 5
     assert watch.look() is Ended.DISK
 

@@ -67,7 +67,9 @@ ENDS: dict[Ended, tuple[Outcome, str]] = {
     Ended.CPU_TIME: (outcome(Ended.CPU_TIME), "killed: CPU time limit 120 s"),
     Ended.MEMORY: (outcome(Ended.MEMORY), "killed: memory limit 1024 MiB"),
     Ended.OUTPUT: (outcome(Ended.OUTPUT), "killed: output limit, 64 x 1 MiB"),
-    Ended.DISK: (outcome(Ended.DISK), "killed: workspace limit "),
+    Ended.DISK: (outcome(Ended.DISK), "killed: workspace limit 1024 MiB"),
+    Ended.DISK_FILES: (outcome(Ended.DISK_FILES), "killed: workspace limit 100000 files"),
+    Ended.DISK_DEPTH: (outcome(Ended.DISK_DEPTH), "killed: workspace limit 100 directories deep"),
     Ended.PROCESSES: (outcome(Ended.PROCESSES), "not started: process limit 128"),
     Ended.CANCELLED: (outcome(Ended.CANCELLED), "killed: cancelled"),
 }

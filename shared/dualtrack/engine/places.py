@@ -36,6 +36,7 @@ _UNRECORDED: Final = ""
 """Stands for a call at work: should it never be recorded, what it has left in its session is not gone on with."""
 _BARE: Final = 256
 """Jobs remembered that have no session."""
+_WATCH_S: Final = 1.0
 SWEEP_S: Final = 5.0
 """How soon a session ends after its job has, or after its idle time."""
 
@@ -159,7 +160,7 @@ class Place:
                     session.pull()
                 except SandboxFailed as error:
                     _LOG.warning("a sandbox did not stand still and was ended: %s", error)
-                    self.end(EndReason.BROKEN, "it did not answer any more")
+                    self.end(EndReason.BROKEN, "it did not answer any more", during_call=True)
                     session = None
             yield self._directory.path if session is None else session.workspace
 
@@ -175,14 +176,19 @@ class Place:
             lost, self._lost = self._lost, ""
             return lost
 
-    def end(self, reason: EndReason, why: str = "") -> None:
-        """End the session, if there is one; its files go to the directory. `why` is for the agent."""
+    def end(self, reason: EndReason, why: str = "", *, during_call: bool = False) -> None:
+        """End the session, if there is one; its files go to the directory. `why` is for the agent.
+
+        Those written after the last call are not kept: the next one begins where that one has ended.
+        """
         with self._lock:
             session, self._session = self._session, None
             if session is None:
                 return
             if self._stateful:
-                self._lost = f"[the sandbox of earlier calls has ended ({why}): its background processes and Python variables are gone]"
+                files = "" if during_call else ", and what those wrote after the last call"
+                gone = f"its background processes and Python variables are gone{files}"
+                self._lost = f"[the sandbox of earlier calls has ended ({why}): {gone}]"
             self._stateful = False
             try:
                 session.close(reason, keep=self._directory.path if self._directory.path.is_dir() else None)
@@ -206,12 +212,23 @@ class Place:
             self._lock.release()
         return True
 
+    def watch(self) -> None:
+        """End the session if what goes on in it between calls exceeds a limit."""
+        if not self._lock.acquire(blocking=False):
+            return  # a call is at work in it
+        try:
+            if self._session is not None and (limit := self._session.overrun()):
+                self._stateful = True  # whatever was said: something did go on
+                self.end(EndReason.LIMIT, f"{limit}, between two calls")
+        finally:
+            self._lock.release()
+
     def _claimed(self, request: SessionRequest, way_out: WayOut) -> Session:
         self.used_at = time.monotonic()
         if self._session is not None and self._session.ended is None:
             return self._session
         if self._session is not None:
-            self.end(EndReason.BROKEN, "it had broken off")
+            self.end(EndReason.BROKEN, "it had broken off", during_call=True)
         outlet = way_out()
         try:
             session = self._sessions.claim(request if outlet is None else replace(request, egress=outlet.session))
@@ -232,7 +249,7 @@ class Place:
         self.used_at = time.monotonic()
         self._stateful |= outcome.background > 0
         if self._session is not None and (reason := self._session.ended) is not None:
-            self.end(reason, outcome.note or "it broke off")
+            self.end(reason, outcome.note or "it broke off", during_call=True)
         return outcome
 
 
@@ -256,15 +273,21 @@ class Places:
         self._places: OrderedDict[str, Place] = OrderedDict()
         self._users: dict[str, int] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sweep_often, name="places", daemon=True)
+        self._threads = (
+            threading.Thread(target=self._often, args=(SWEEP_S, self.sweep), name="places-sweep", daemon=True),
+            # Of its own: a full disk must not wait for the database.
+            threading.Thread(target=self._often, args=(_WATCH_S, self.watch), name="places-watch", daemon=True),
+        )
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         for place in self._places.values():
             with contextlib.suppress(DualtrackError):
                 place.end(EndReason.SHUTDOWN)
@@ -304,6 +327,16 @@ class Places:
             for job_id in [job_id for job_id in over if job_id not in self._users]:
                 self._places.pop(job_id, None)
 
+    def watch(self) -> None:
+        """End sessions whose background processes exceed a limit while no command runs in them."""
+        with self._lock:
+            live = [place for place in self._places.values() if place.live]
+        for place in live:
+            try:
+                place.watch()
+            except DualtrackError as error:
+                _LOG.warning("a sandbox beyond its limits could not be ended: %s", error)
+
     def _entered(self, job_id: str, directory: Workdir) -> Place:
         with self._lock:
             place = old = self._places.get(job_id)
@@ -325,11 +358,11 @@ class Places:
             if not self._users[job_id]:
                 del self._users[job_id]
 
-    def _sweep_often(self) -> None:
-        while not self._stop.wait(SWEEP_S):
+    def _often(self, pause_s: float, look: Callable[[], None]) -> None:
+        while not self._stop.wait(pause_s):
             try:
-                self.sweep()
+                look()
             except DualtrackError as error:
-                _LOG.warning("idle sandboxes could not be looked through, trying again: %s", error)
-            except Exception:  # noqa: BLE001 - the sweeper must outlive whatever happens
-                _LOG.exception("idle sandboxes could not be looked through, trying again")
+                _LOG.warning("kept sandboxes could not be looked through, trying again: %s", error)
+            except Exception:  # noqa: BLE001 - the thread must outlive whatever happens
+                _LOG.exception("kept sandboxes could not be looked through, trying again")

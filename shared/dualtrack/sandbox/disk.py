@@ -26,27 +26,36 @@ class DiskWatch:
         self._limits = limits
         self._next = time.monotonic() + _PAUSE_S
 
+    @property
+    def due(self) -> bool:
+        """Whether `look` would look now."""
+        return time.monotonic() >= self._next
+
     def look(self) -> Ended | None:
-        """`Ended.DISK` when the workspace has grown beyond its limits, in size, files or depth."""
-        if time.monotonic() < self._next:
+        """The limit that the workspace has grown beyond: of its size, the number of its files, or its depth."""
+        if not self.due:
             return None
         before = time.thread_time()  # not the clock: where the machine is busy, looking is slow and still has to be done
-        over = self._over()
+        exceeded = self._exceeded()
         self._next = time.monotonic() + max(_PAUSE_S, 20 * (time.thread_time() - before))
-        return Ended.DISK if over else None
+        return exceeded
 
-    def _over(self) -> bool:
+    def _exceeded(self) -> Ended | None:
         files = size = 0
         for directory in self._directories:
             # The command is at work in it: it may put a link where a directory was.
             with contextlib.suppress(OSError), opened(directory, DIRECTORY_FLAGS, mend=False) as top:
                 size += HIDDEN_FILES.size(directory, os.fstat(top))
                 if size > self._limits.disk_bytes:
-                    return True
+                    return Ended.DISK
                 for seen in walk(top, changing=True):
                     files += 1
                     size += seen.status.st_blocks * _BLOCK
                     # What is nested deeper can't be counted, and is in no snapshot: nobody gets to fill the disk there.
-                    if seen.too_deep or size > self._limits.disk_bytes or files > self._limits.disk_files:
-                        return True
-        return False
+                    if seen.too_deep:
+                        return Ended.DISK_DEPTH
+                    if size > self._limits.disk_bytes:
+                        return Ended.DISK
+                    if files > self._limits.disk_files:
+                        return Ended.DISK_FILES
+        return None

@@ -84,7 +84,9 @@ def note_of(ended: Ended, number: int | None, limits: SandboxLimits) -> str:
         Ended.MEMORY: f"memory limit {size_text(limits.memory_bytes)}",
         Ended.PROCESSES: f"process limit {limits.processes}",
         Ended.OUTPUT: f"output limit, {FLOOD_FACTOR} x {size_text(limits.output_bytes)}",
-        Ended.DISK: f"workspace limit {size_text(limits.disk_bytes)}, {limits.disk_files} files or {MAX_DEPTH} directories deep",
+        Ended.DISK: f"workspace limit {size_text(limits.disk_bytes)}",
+        Ended.DISK_FILES: f"workspace limit {limits.disk_files} files",
+        Ended.DISK_DEPTH: f"workspace limit {MAX_DEPTH} directories deep",
         Ended.CANCELLED: "cancelled",
     }
     if ended in notes:

@@ -86,6 +86,10 @@ class PooledSession:
         METRICS.run_s.labels(self._rung.value, kind, outcome.ended.value).observe(outcome.wall_s)
         return outcome
 
+    def overrun(self) -> str:
+        """See `Session.overrun`."""
+        return self.agent.overrun()
+
     def quiet(self) -> AbstractContextManager[None]:
         """See `Session.quiet`."""
         return self.agent.quiet()

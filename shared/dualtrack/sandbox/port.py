@@ -26,6 +26,8 @@ class Ended(StrEnum):
     """It could not even be started, because those in the background are as many as there may be."""
     OUTPUT = "output_limit"
     DISK = "disk_limit"
+    DISK_FILES = "disk_files_limit"
+    DISK_DEPTH = "disk_depth_limit"
     CANCELLED = "cancelled"
 
 

@@ -19,19 +19,21 @@ from dualtrack.sandbox.disk import DiskWatch
 from dualtrack.sandbox.execution import Execution
 from dualtrack.sandbox.inside import protocol
 from dualtrack.sandbox.mirror import Mirror
-from dualtrack.sandbox.outcome import outcome_of
+from dualtrack.sandbox.outcome import note_of, outcome_of
 from dualtrack.sandbox.port import Command, Ended, Outcome
 from dualtrack.sandbox.rung import WORKSPACE, Counters, Launched, LaunchSpec
 from dualtrack.sandbox.sessions import EndReason, PythonCell, Sink, Start
 from dualtrack.sandbox.trees import move_entries
-from dualtrack.sandbox.watch import LimitWatch
+from dualtrack.sandbox.watch import BackgroundWatch, LimitWatch
 from dualtrack.sandbox.wire import AgentLost, AgentWire
 
 _REPLY_S: Final = 10.0
 _OWN_PROCESSES: Final = 3
 """Processes beside the command's where the agent limits their number: the agent, its waiting interpreter, the relay."""
-ENDS: Final = frozenset({Ended.WALL_TIME, Ended.CPU_TIME, Ended.OUTPUT, Ended.DISK, Ended.CANCELLED})
-"""What ends the whole session. So does memory, where the kernel killed the agent for it."""
+_STAYS: Final = frozenset({Ended.EXITED, Ended.SIGNALLED, Ended.MEMORY})
+ENDS: Final = frozenset(Ended) - _STAYS
+"""What ends the whole session. So does memory, where the kernel killed the agent for it. A command that finds no room for a process is
+among them: nothing could be started that would make room."""
 _NEW_PYTHON: Final = "new Python session: the variables, functions and imports of earlier cells are gone"
 
 
@@ -72,6 +74,9 @@ class AgentSession:
         self._channel = 0
         self._counters = Counters()
         self._cells = 0
+        self._background: BackgroundWatch | None = None
+        self._limits = spec.limits
+        """Of the last command."""
 
     @property
     def ended(self) -> EndReason | None:
@@ -126,9 +131,8 @@ class AgentSession:
             channel = self._next_channel()
             request = protocol.control(kind, channel, **fields, limits=self._inner(limits))
             execution = Execution(self._wire, channel, limits, stdin, sink)
-            scratch = self._launched.scratch
-            disk = DiskWatch(self.workspace, limits, scratch=scratch) if self._spec.writable or scratch is not None else None
-            watch = LimitWatch(self._launched.counters, disk, limits)
+            watch = LimitWatch(self._launched.counters, self._disk(limits), limits)
+            self._background, self._limits = None, limits
             try:
                 execution.run(request, cancel, partial(self._look, watch))
             except protocol.ProtocolError:
@@ -142,6 +146,24 @@ class AgentSession:
                 self._end(EndReason.CANCELLED if outcome.ended is Ended.CANCELLED else EndReason.LIMIT)
                 self._launched.close()
             return outcome
+
+    def overrun(self) -> str:
+        """See `Session.overrun`."""
+        if not self._lock.acquire(blocking=False):
+            return ""  # a command is at work, and watched
+        try:
+            if self._ended is not None:
+                return ""
+            if self._background is None:
+                self._background = BackgroundWatch(self._launched.counters, self._disk(self._limits), self._limits)
+            exceeded = self._background.look()
+            return note_of(exceeded, None, self._limits) if exceeded is not None else ""
+        finally:
+            self._lock.release()
+
+    def _disk(self, limits: SandboxLimits) -> DiskWatch | None:
+        scratch = self._launched.scratch
+        return DiskWatch(self.workspace, limits, scratch=scratch) if self._spec.writable or scratch is not None else None
 
     def _environment(self, wanted: Mapping[str, str]) -> dict[str, str]:
         """Variables with paths in the workspace as they are inside."""

@@ -91,7 +91,8 @@ class Session(Protocol):
     """A claimed sandbox. One command at a time; `close` may come from any thread.
 
     Background processes that a command leaves behind live until the session ends. A command that reaches wall time, CPU time, memory (where
-    the kernel killed the agent), output or disk, or that is cancelled, ends the whole session: that is certain to leave no process.
+    the kernel killed the agent), output or disk, that finds no room for a process, or that is cancelled, ends the whole session: that is
+    certain to leave no process.
     """
 
     id: str
@@ -114,6 +115,13 @@ class Session(Protocol):
 
     def python(self, cell: PythonCell, limits: SandboxLimits, cancel: threading.Event, sink: Sink | None = None) -> Outcome:
         """Run Python source; as `run`. `exit_code` 1 after an exception, whose traceback is on stderr; what `sys.exit` says otherwise."""
+        ...
+
+    def overrun(self) -> str:
+        """The limit (CPU time, disk) that its background processes exceed between two commands, in words.
+
+        Empty: none, or a command is at work. Its owner asks about once a second, from any thread, and closes it then.
+        """
         ...
 
     def quiet(self) -> AbstractContextManager[None]:

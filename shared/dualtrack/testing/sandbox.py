@@ -93,6 +93,8 @@ class FakeSession:
         self.asked: list[Command | PythonCell] = []
         self.quiets = 0
         """Times it was made quiet."""
+        self.exceeds = ""
+        """What `overrun` says."""
         self.ended: EndReason | None = None
         self._owner = owner
         self._lock = threading.Lock()
@@ -136,6 +138,9 @@ class FakeSession:
             raise SandboxFailed(f"The sandbox session is over ({self.ended}).")
         self.quiets += 1
         yield
+
+    def overrun(self) -> str:
+        return self.exceeds
 
     def adopt(self, directory: Path) -> None:
         move_entries(directory, self.workspace)

@@ -87,6 +87,9 @@ class CountedSession:
         self._sandbox.note(cell)
         return self.inner.python(cell, limits, cancel, sink)
 
+    def overrun(self) -> str:
+        return self.inner.overrun()
+
     def quiet(self) -> AbstractContextManager[None]:
         return self.inner.quiet()
 

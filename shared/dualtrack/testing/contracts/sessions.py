@@ -559,6 +559,7 @@ class SessionLimitsContract(Asking):
         assert outcome.ended in {Ended.PROCESSES, Ended.EXITED}
         if outcome.ended is Ended.PROCESSES:
             assert outcome.note == "not started: process limit 64"
+            assert fresh.ended is EndReason.LIMIT
 
     def test_file_size(self, run: Run, python: Run) -> None:
         outcome = run("head", "-c", "3000000", "/dev/zero", file_bytes=MIB)
@@ -577,9 +578,17 @@ class SessionLimitsContract(Asking):
     def test_disk(self, fresh: Session) -> None:
         script = "i=0; while true; do i=$((i+1)); head -c 4000000 /dev/zero > f$i; sleep 0.05; done"
         outcome = runner(fresh)("sh", "-c", script, disk_bytes=20 * MIB, wall_time_s=25)
-        assert outcome.ended is Ended.DISK
-        assert "20 MiB" in outcome.note
+        assert (outcome.ended, outcome.note) == (Ended.DISK, "killed: workspace limit 20 MiB")
         assert fresh.ended is EndReason.LIMIT
+
+    def test_disk_between_two_commands(self, fresh: Session) -> None:
+        script = "(i=0; while true; do i=$((i+1)); head -c 1000000 /dev/zero > f$i; sleep 0.05; done) > /dev/null 2>&1 &"
+        assert runner(fresh)("sh", "-c", script, disk_bytes=20 * MIB).exit_code == 0
+        deadline = time.monotonic() + 25
+        while not (limit := fresh.overrun()) and time.monotonic() < deadline:
+            assert fresh.ended is None
+            time.sleep(0.2)
+        assert limit == "killed: workspace limit 20 MiB"
 
     def test_flood(self, fresh: Session) -> None:
         started = time.monotonic()
