@@ -109,6 +109,57 @@ class TemplateSettings(_Section):
     )
 
 
+class TolerationSettings(_Section):
+    """A taint of nodes that sandboxes' pods may be put on in spite of it."""
+
+    key: str = Field(min_length=1, max_length=316, description="The taint's key.")
+    operator: Literal["Equal", "Exists"] = Field("Equal", description="Whether its value matters.")
+    value: str | None = Field(None, max_length=63, description="The taint's value, with operator Equal.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(None, description="Its effect; empty: every one.")
+
+
+class KubernetesSettings(_Section):
+    """The kubernetes driver: a pod for each sandbox."""
+
+    namespace: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
+        description="Namespace of the pods, which should hold nothing else. Empty: the driver touches no cluster.",
+    )
+    kubeconfig: Path | None = Field(None, description="How to reach the cluster; empty: the service account of the executor's own pod.")
+    context: str | None = Field(None, description="Context in `kubeconfig`; empty: its current one.")
+    image: str = Field("python:3.13-slim-bookworm", description="Image of the pods: `python3` (3.9 or later), `env` and a shell.")
+    images: dict[TemplateName, str] = Field(
+        default_factory=dict, max_length=100, description="Images of templates, by template, as JSON; those with packages or files need one."
+    )
+    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = Field("IfNotPresent", description="When nodes fetch the image.")
+    image_pull_secrets: list[str] = Field(
+        default_factory=list, max_length=10, description="Secrets of the namespace with credentials of the image's registry, as JSON."
+    )
+    runtime_class: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$",
+        description="RuntimeClass of the pods (`gvisor`, `kata`), for a kernel of their own; empty: the cluster's default runtime.",
+    )
+    user_namespaces: bool | None = Field(
+        None,
+        description="Whether users inside are nobody outside (`hostUsers: false`); needs a runtime that can. Empty: yes from Kubernetes "
+        "1.33 on, unless `runtime_class` is set.",
+    )
+    uid: int | None = Field(
+        None, ge=1, le=2**31 - 1, description="User and group of all pods; empty: one by chance for each, of 10000 to 59999."
+    )
+    seccomp_profile: str | None = Field(
+        None, min_length=1, max_length=1000, description="System call filter on the nodes (`Localhost`); empty: the runtime's default."
+    )
+    cpus: float = Field(1.0, gt=0, le=1024, description="Processor time of a pod, in cores.")
+    cpu_request: float = Field(0.1, gt=0, le=1024, description="What the scheduler reserves of it; memory is reserved in full.")
+    pod_lifetime_s: int = Field(6 * 3600, ge=60, le=7 * 24 * 3600, description="The cluster ends a pod after this long, whoever forgot it.")
+    node_selector: dict[str, str] = Field(default_factory=dict, max_length=20, description="Labels of the nodes to use, as JSON.")
+    tolerations: list[TolerationSettings] = Field(default_factory=list, max_length=20, description="Taints of them to put up with, as JSON.")
+    annotations: dict[str, str] = Field(default_factory=dict, max_length=50, description="Annotations of the pods, as JSON.")
+
+
 class SandboxSettings(_Section):
     """Where model-written code runs."""
 
@@ -152,6 +203,7 @@ class SandboxSettings(_Section):
     gvisor_platform: Literal["systrap", "kvm"] = Field(
         "systrap", description="How the gvisor driver's kernel catches system calls; kvm needs /dev/kvm, and is of use on bare metal only."
     )
+    kubernetes: KubernetesSettings = KubernetesSettings()
     workspaces: Path = Field(
         Path("/var/tmp/dualtrack-workspaces"),  # noqa: S108 - survives a reboot, on a real disk; each directory in it is made private
         description="Scratch directory for workspaces, on a local disk.",

@@ -51,7 +51,11 @@ def open_rung(name: RungName, settings: SandboxSettings, limits: SandboxLimits) 
         from dualtrack.sandbox.gvisor import GvisorRung
 
         return GvisorRung(settings, limits)
-    raise SandboxUnavailable(f"There is no driver for the rung {name.value} in this version.")
+    try:
+        from dualtrack.sandbox.kubernetes import KubernetesRung
+    except ImportError as error:
+        raise SandboxUnavailable(f"The kubernetes driver needs Python packages: install dualtrack[kubernetes] ({error}).") from error
+    return KubernetesRung(settings, limits)
 
 
 def open_sandboxes(settings: SandboxSettings, limits: SandboxLimits, say: Say | None = None) -> Sandboxes:

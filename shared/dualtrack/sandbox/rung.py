@@ -73,6 +73,8 @@ class Counters:
     """Processes that the kernel killed for memory."""
     forks_refused: int | None = None
     """Times the limit on processes was hit."""
+    disk_exceeded: int | None = None
+    """Times that the sandbox was ended from outside for the size of its files."""
 
 
 @dataclass(frozen=True, slots=True)
