@@ -1,14 +1,16 @@
 """Statements built once: what they become, and how often."""
 
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
 from psycopg.types.json import Jsonb
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from dualtrack.db.engine import Transaction
 from dualtrack.db.prepared import NOW, Insert, Later, Plus, Prepared, Update, given
 from dualtrack.db.tables import calls, jobs
+from dualtrack.domain.lifecycle import Phase
 
 
 class Recorder:
@@ -38,7 +40,8 @@ def test_a_statement_is_built_once_and_takes_its_parameters_at_each_run() -> Non
     (first, one), (second, other) = recorder.ran
     assert first == second
     assert "jobs.id = $1" in first
-    assert (one, other) == (["a", "queued", "running"], ["b", "queued", "running"])
+    assert "jobs.status IN ('queued'::VARCHAR, 'running'::VARCHAR)" in first
+    assert (one, other) == (["a"], ["b"])
 
 
 def test_an_update_takes_plain_values_times_sums_and_documents() -> None:
@@ -66,3 +69,24 @@ def test_an_insert_leaves_defaults_to_the_database() -> None:
     insert, recorder = Insert(calls), Recorder()
     insert.run(recorder.tx, {"id": "call_1", "finished_at": NOW})
     assert recorder.ran[0][0] == "INSERT INTO calls (id, finished_at) VALUES ($1::VARCHAR, (now() + $2))"
+
+
+def test_fixed_values_are_written_out_where_they_are_plain() -> None:
+    late = timedelta(seconds=1)
+    values: dict[str, Any] = {
+        "tries": 0,
+        "owner": None,
+        "phase": Phase.PLAN,
+        "message": "it's",
+        "malformed": -1,
+        "due_at": func.now() + late,
+        "plan": [],
+    }
+    prepared, recorder = Prepared(lambda: update(jobs).values(**values).where(jobs.c.id == given("job"))), Recorder()
+    prepared.run(recorder.tx, {"job": "a"})
+    ((sql, parameters),) = recorder.ran
+    assert "tries=0::INTEGER" in sql
+    assert "owner=NULL::BIGINT" in sql
+    assert "phase='plan'::VARCHAR" in sql
+    assert sql.count("$") == 5
+    assert [value for value in parameters if not isinstance(value, Jsonb)] == ["it's", -1, late, "a"]

@@ -11,10 +11,11 @@ from typing import Any, Final, cast
 
 import psycopg
 from psycopg.rows import namedtuple_row
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from dualtrack.db.swift import Runs, SwiftPool
 from dualtrack.domain.errors import DatabaseUnavailable
 from dualtrack.faults import Fault, point
 from dualtrack.settings import DatabaseSettings
@@ -93,7 +94,7 @@ class Database:
         self.engine: Final = _engine(settings, application, pool_size=settings.pool_size, max_overflow=settings.pool_overflow)
         # Presence and heartbeats must not wait behind work for a connection.
         self.vital: Final = _engine(settings, f"{application}-vital", pool_size=2, max_overflow=2)
-        self.swift: Final = _engine(settings, f"{application}-swift", pool_size=4, max_overflow=settings.pool_overflow, swift=True)
+        self._swift = SwiftPool(_engine(settings, f"{application}-swift", swift=True))
 
     @contextmanager
     def transaction(self, *, vital: bool = False) -> Iterator[Transaction]:
@@ -105,7 +106,8 @@ class Database:
             DatabaseUnavailable: the server can't be reached or broke the connection; nothing was committed, except that
                 a connection cut during the commit itself leaves it unknown (every caller writes under a fencing token or a natural key).
         """
-        with self._opened(self.vital if vital else self.engine) as transaction:
+        with _translated(lambda: transaction.broken):
+            transaction = Transaction(self.vital if vital else self.engine)
             _open.depth = getattr(_open, "depth", 0) + 1
             try:
                 yield transaction
@@ -113,11 +115,12 @@ class Database:
                 transaction.commit()
             finally:
                 _open.depth -= 1
+                transaction.close()
         point(Fault.COMMITTED)
         transaction.committed()
 
     @contextmanager
-    def statements(self) -> Iterator[Transaction]:
+    def statements(self) -> Iterator[Runs]:
         """For statements each of which is a transaction by itself: two ways to the server and back less than one with its commit.
 
         They are planned once, and to find rows by key.
@@ -125,36 +128,14 @@ class Database:
         Raises:
             DatabaseUnavailable: as `transaction`; what was run before stays.
         """
-        with self._opened(self.swift) as transaction:
-            point(Fault.COMMIT)
-            yield transaction
-        point(Fault.COMMITTED)
-
-    @staticmethod
-    @contextmanager
-    def _opened(engine: Engine) -> Iterator[Transaction]:
-        try:
-            transaction = Transaction(engine)
+        with _translated(lambda: connection.broken):
+            connection = self._swift.take()
             try:
-                yield transaction
+                point(Fault.COMMIT)
+                yield connection
             finally:
-                transaction.close()
-        except (OperationalError, psycopg.OperationalError) as error:
-            raise DatabaseUnavailable(
-                "The database can't be reached or broke the connection; check PostgreSQL and DUALTRACK_DATABASE__URL."
-            ) from error
-        except PoolTimeout as error:
-            raise DatabaseUnavailable(
-                "All database connections are busy: try again, or raise DUALTRACK_DATABASE__POOL_OVERFLOW."
-            ) from error
-        except DBAPIError as error:
-            if error.connection_invalidated:
-                raise DatabaseUnavailable("The database broke the connection.") from error
-            raise
-        except psycopg.Error as error:  # to the driver, the end of a session that was idle for too long is no operational error
-            if transaction.broken:
-                raise DatabaseUnavailable("The database broke the connection.") from error
-            raise
+                self._swift.give_back(connection)
+        point(Fault.COMMITTED)
 
     def check(self) -> None:
         """Raise `DatabaseUnavailable` unless a statement can be run now."""
@@ -165,14 +146,35 @@ class Database:
         """Give all pooled connections back."""
         self.engine.dispose()
         self.vital.dispose()
-        self.swift.dispose()
+        self._swift.close()
+
+
+@contextmanager
+def _translated(lost: Callable[[], bool]) -> Iterator[None]:
+    """The driver's and SQLAlchemy's errors as ours; `lost` says, after one, whether the connection is."""
+    try:
+        yield
+    except (OperationalError, psycopg.OperationalError) as error:
+        raise DatabaseUnavailable(
+            "The database can't be reached or broke the connection; check PostgreSQL and DUALTRACK_DATABASE__URL."
+        ) from error
+    except PoolTimeout as error:
+        raise DatabaseUnavailable("All database connections are busy: try again, or raise DUALTRACK_DATABASE__POOL_OVERFLOW.") from error
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise DatabaseUnavailable("The database broke the connection.") from error
+        raise
+    except psycopg.Error as error:  # to the driver, the end of a session that was idle for too long is no operational error
+        if lost():
+            raise DatabaseUnavailable("The database broke the connection.") from error
+        raise
 
 
 # Such a statement touches a few rows in tables that may be nearly empty when it is planned and large a minute later.
 _BY_KEY: Final = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
 
 
-def _engine(settings: DatabaseSettings, application: str, *, pool_size: int, max_overflow: int, swift: bool = False) -> Engine:
+def _engine(settings: DatabaseSettings, application: str, *, pool_size: int = 0, max_overflow: int = 0, swift: bool = False) -> Engine:
     options: dict[str, str | int] = {
         "statement_timeout": int(settings.statement_timeout_s * 1000),
         # A process frozen inside a transaction must not hold a row, nor anybody wait for one, for long.
@@ -181,13 +183,12 @@ def _engine(settings: DatabaseSettings, application: str, *, pool_size: int, max
         "timezone": "UTC",
         **(_BY_KEY if swift else {}),
     }
+    # Of pooled connections the last one used has its statements prepared; the others may fall idle.
+    pooled = {"pool_size": pool_size, "max_overflow": max_overflow, "pool_use_lifo": True, "pool_timeout": 10}
+    pool: dict[str, Any] = {"poolclass": NullPool, "isolation_level": "AUTOCOMMIT"} if swift else pooled
     engine = create_engine(
         settings.url.get_secret_value(),
-        pool_size=pool_size,
-        max_overflow=max_overflow,
-        pool_use_lifo=True,  # the last one used has its statements prepared; the others may fall idle
-        pool_timeout=10,
-        **({"isolation_level": "AUTOCOMMIT"} if swift else {}),
+        **pool,
         hide_parameters=True,  # statements in error messages must not carry users' data
         connect_args={
             "application_name": application,

@@ -7,7 +7,9 @@ but compiled once for the life of the process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import enum
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -23,7 +25,7 @@ from sqlalchemy.sql.elements import ClauseElement
 from sqlalchemy.types import TypeEngine
 
 if TYPE_CHECKING:
-    from dualtrack.db.engine import Transaction
+    from dualtrack.db.swift import Runs
 
 _DIALECT: Final = psycopg.dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call] # SQLAlchemy's dialects have no annotations
 Values = Mapping[str, Any]
@@ -63,8 +65,8 @@ class Prepared:
         self._build = build
         self._compiled: _Compiled | None = None
 
-    def run(self, tx: Transaction, values: Values) -> Cursor[Any]:
-        """Run it; rows have the columns as attributes."""
+    def run(self, tx: Runs, values: Values) -> Cursor[Any]:
+        """Run it; its rows are those of `tx`."""
         sql, names, fixed, documents = self._compiled or self._compile()
         parameters = {**fixed, **values}
         for name in documents:
@@ -74,10 +76,38 @@ class Prepared:
     def _compile(self) -> _Compiled:
         compiled = cast("ClauseElement", self._build()).compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
         assert isinstance(compiled, SQLCompiler)  # noqa: S101 - what SQLAlchemy makes of every statement that is no DDL
-        fixed = {name: value for name, value in compiled.params.items() if value is not _SUPPLIED}
         documents = frozenset(name for name, bind in compiled.binds.items() if isinstance(bind.type, JSON))
-        self._compiled = _Compiled(str(compiled).encode(), tuple(compiled.positiontup or ()), fixed, documents)
+        plain = {name: value for name, value in compiled.params.items() if name not in documents}
+        sql, names = _inlined(str(compiled), compiled.positiontup or (), plain)
+        fixed = {name: compiled.params[name] for name in names if compiled.params[name] is not _SUPPLIED}
+        self._compiled = _Compiled(sql.encode(), names, fixed, documents.intersection(names))
         return self._compiled
+
+
+def _inlined(sql: str, names: Sequence[str], values: Values) -> tuple[str, tuple[str, ...]]:
+    """A statement with those of `values` written out that are plain: SQL, and the names of the parameters that are left."""
+    left: dict[str, int] = {}
+
+    def written(match: re.Match[str]) -> str:
+        name = names[int(match[1]) - 1]
+        plain = _written(values.get(name, _SUPPLIED))
+        return plain if plain is not None else f"${left.setdefault(name, len(left) + 1)}"
+
+    text = _PARAMETER.sub(written, sql)
+    return text, tuple(left)
+
+
+def _written(value: object) -> str | None:
+    """A value as SQL: the planner sees what it is, and nobody has to send it. None where it is better passed on."""
+    if value is None or isinstance(value, bool):
+        return {None: "NULL", True: "true", False: "false"}[value]
+    if isinstance(value, int) and not isinstance(value, enum.Enum):
+        return str(value) if value >= 0 else None
+    return f"'{value}'" if isinstance(value, str) and _WORD.fullmatch(str(value)) else None
+
+
+_PARAMETER: Final = re.compile(r"\$([0-9]+)")
+_WORD: Final = re.compile(r"[A-Za-z0-9_. -]*")
 
 
 class _Compiled(NamedTuple):
@@ -110,7 +140,7 @@ class Update:
         self._around = around
         self._kinds: dict[tuple[tuple[str, type | None], ...], Prepared] = {}
 
-    def run(self, tx: Transaction, values: Values, **keys: Any) -> Cursor[Any]:  # noqa: ANN401 - parameters of `where`
+    def run(self, tx: Runs, values: Values, **keys: Any) -> Cursor[Any]:  # noqa: ANN401 - parameters of `where`
         """Write `values`; `keys` are the parameters of `where`."""
         kind = tuple((name, _kind(value)) for name, value in values.items())
         prepared = self._kinds.get(kind)
@@ -134,7 +164,7 @@ class Insert:
         self._table = table
         self._kinds: dict[tuple[tuple[str, type | None], ...], Prepared] = {}
 
-    def run(self, tx: Transaction, values: Values) -> None:
+    def run(self, tx: Runs, values: Values) -> None:
         """Insert one row."""
         kind = tuple((name, _kind(value)) for name, value in values.items())
         prepared = self._kinds.get(kind)

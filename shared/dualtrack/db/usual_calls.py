@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Boolean, Integer, Interval, Text, any_, case, exists, func, insert, literal, select, update
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy import Boolean, Integer, Text, any_, case, exists, func, insert, literal, select, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql.base import Executable
 
-from dualtrack.db.engine import Transaction
 from dualtrack.db.prepared import Prepared, given
 from dualtrack.db.rows import AnyRow
+from dualtrack.db.swift import Runs
 from dualtrack.db.tables import calls, events, jobs
-from dualtrack.db.usual import EVENT_COLUMNS, UNASKED, rows
+from dualtrack.db.usual import EVENT_COLUMNS, UNASKED, fits, ids, joined, rows, seconds
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
 from dualtrack.domain.limits import PlatformLimits
@@ -30,12 +29,12 @@ class Begun(NamedTuple):
     call: AnyRow
 
 
-def begin(tx: Transaction, call_ids: Sequence[str], owner: int, limits: PlatformLimits) -> dict[str, Begun]:
+def begin(tx: Runs, call_ids: Sequence[str], owner: int, limits: PlatformLimits) -> dict[str, Begun]:
     """Claim those of the calls that were never tried, need nobody's approval, and whose jobs are asked for nothing; by id.
 
     Their `call.started` is written.
     """
-    values = {"chosen": list(call_ids), "claimant": owner, "lease": timedelta(seconds=limits.lease_s)}
+    values = {"chosen": joined(call_ids), "claimant": owner, "lease": limits.lease_s}
     return {
         row[_JOB_COLUMNS]: Begun(_JobRow._make(row[:_JOB_COLUMNS]), _CallRow._make(row[_JOB_COLUMNS:])) for row in _BEGIN.run(tx, values)
     }
@@ -47,9 +46,15 @@ _JOB_COLUMNS: Final = len(jobs.c)
 
 
 def _begin_statement() -> Executable:
-    chosen = given("chosen", ARRAY(Text()))
-    their_jobs = select(calls.c.job_id).where(calls.c.id == any_(chosen))
-    locked = select(jobs).where(jobs.c.id.in_(their_jobs), *UNASKED).with_for_update(skip_locked=True).cte("locked")
+    chosen = ids("chosen")
+    theirs = select(calls.c.job_id).distinct().where(calls.c.id == any_(chosen)).cte("theirs")
+    locked = (
+        select(jobs)
+        .select_from(theirs.join(jobs, jobs.c.id == theirs.c.job_id))
+        .where(fits(*UNASKED))
+        .with_for_update(of=jobs, skip_locked=True)
+        .cte("locked")
+    )
     never_tried = (
         calls.c.status == CallStatus.PENDING.value,
         calls.c.due_at.is_not(None),
@@ -58,10 +63,10 @@ def _begin_statement() -> Executable:
         calls.c.tries == 0,
     )
     free = (calls.c.held.is_(None), calls.c.guarded.is_(False), calls.c.intent_at.is_(None))
-    until = func.clock_timestamp() + given("lease", Interval())
+    until = func.clock_timestamp() + seconds("lease")
     claimed = (
         update(calls)
-        .where(calls.c.id == any_(chosen), calls.c.job_id == locked.c.id, *never_tried, *free)
+        .where(calls.c.id == any_(chosen), fits(calls.c.job_id == locked.c.id, *never_tried, *free))
         .values(
             status=CallStatus.RUNNING.value,
             attempt=calls.c.attempt + 1,
@@ -119,12 +124,12 @@ class Ended(NamedTuple):
     event: NewEvent
 
 
-def finish(tx: Transaction, ended: Sequence[Ended], *, ring_s: float) -> set[tuple[str, int]]:
+def finish(tx: Runs, ended: Sequence[Ended], *, ring_s: float) -> set[tuple[str, int]]:
     """Write the outcomes of those calls that are the only ones of their step still open, and hand their jobs, which are asked for
     nothing, to the planner; call and attempt.
     """
-    values = {"ended": [_ended(*each) for each in ended], "ring": timedelta(seconds=ring_s)}
-    return {(row.id, row.attempt) for row in _FINISH.run(tx, values)}
+    values = {"ended": [_ended(*each) for each in ended], "ring": ring_s}
+    return set(_FINISH.run(tx, values))
 
 
 def _ended(call: Call, outcome: Outcome, event: NewEvent) -> dict[str, Any]:
@@ -145,7 +150,7 @@ def _finish_statement() -> Executable:
     locked = (
         select(jobs.c.id)
         .select_from(jobs.join(ended, jobs.c.id == ended.c.job))
-        .where(*executing, *UNASKED, ~others)
+        .where(fits(*executing, *UNASKED), ~others)
         .with_for_update(of=jobs, skip_locked=True)
         .cte("locked")
     )
@@ -154,9 +159,7 @@ def _finish_statement() -> Executable:
         .where(
             calls.c.id == ended.c.id,
             locked.c.id == ended.c.job,
-            calls.c.job_id == locked.c.id,
-            calls.c.attempt == ended.c.of_attempt,
-            calls.c.status == CallStatus.RUNNING.value,
+            fits(calls.c.attempt == ended.c.of_attempt, calls.c.status == CallStatus.RUNNING.value),
         )
         .values(
             status=ended.c.status,
@@ -181,7 +184,7 @@ def _finish_statement() -> Executable:
             last_seq=jobs.c.last_seq + 1,
             workspace=case((settled.c.changes_workspace, settled.c.workspace), else_=jobs.c.workspace),
             phase=Phase.PLAN.value,
-            due_at=func.now() + given("ring", Interval()),
+            due_at=func.now() + seconds("ring"),
             rings=0,
             tries=0,
             failures=0,

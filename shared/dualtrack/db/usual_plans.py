@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -12,7 +11,6 @@ from sqlalchemy import (
     Boolean,
     Float,
     Integer,
-    Interval,
     Numeric,
     SmallInteger,
     Text,
@@ -25,16 +23,16 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql.base import Executable
 
 from dualtrack.db import budgets
 from dualtrack.db.claims import KEY_LIMITED
-from dualtrack.db.engine import Transaction
 from dualtrack.db.prepared import Prepared, given
 from dualtrack.db.rows import AnyRow
+from dualtrack.db.swift import Runs
 from dualtrack.db.tables import calls, events, jobs, steps
-from dualtrack.db.usual import EVENT_COLUMNS, UNASKED, Types, rows
+from dualtrack.db.usual import EVENT_COLUMNS, UNASKED, Types, fits, ids, joined, rows, seconds
 from dualtrack.domain.events import NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus, Phase
@@ -54,13 +52,13 @@ class Claimed(NamedTuple):
     calls: list[AnyRow]
 
 
-def claim(tx: Transaction, job_ids: Sequence[str], owner: int, limits: PlatformLimits) -> dict[str, Claimed]:
+def claim(tx: Runs, job_ids: Sequence[str], owner: int, limits: PlatformLimits) -> dict[str, Claimed]:
     """Claim those of the jobs that run, whose last record was a success, that belong to no family and are asked for nothing; by id.
 
     Another transaction may have written the last step in the moment in which this one began: then not all of it is there, or not as it is.
     """
     found: dict[str, Claimed] = {}
-    for row in _CLAIM.run(tx, {"chosen": list(job_ids), "claimant": owner, "lease": timedelta(seconds=limits.lease_s)}):
+    for row in _CLAIM.run(tx, {"chosen": joined(job_ids), "claimant": owner, "lease": limits.lease_s}):
         if row[0] not in found:
             step = row[_JOB_COLUMNS:_STEP_COLUMNS]
             found[row[0]] = Claimed(_JobRow._make(row[:_JOB_COLUMNS]), None if step[0] is None else _StepRow._make(step), [])
@@ -80,9 +78,11 @@ def _claim_statement() -> Executable:
     planning = (jobs.c.phase == Phase.PLAN.value, jobs.c.status == JobStatus.RUNNING.value)
     untroubled = (jobs.c.owner.is_(None), jobs.c.not_before.is_(None), jobs.c.tries == 0)
     simple = (jobs.c.root_id.is_(None), jobs.c.messages == 0)
-    chosen = jobs.c.id == any_(given("chosen", ARRAY(Text())))
-    locked = select(jobs.c.id).where(chosen, *planning, *untroubled, *simple, *UNASKED).with_for_update(skip_locked=True).cte("locked")
-    until = func.clock_timestamp() + given("lease", Interval())
+    chosen = jobs.c.id == any_(ids("chosen"))
+    locked = (
+        select(jobs.c.id).where(chosen, fits(*planning, *untroubled, *simple, *UNASKED)).with_for_update(skip_locked=True).cte("locked")
+    )
+    until = func.clock_timestamp() + seconds("lease")
     values = {
         "attempt": jobs.c.attempt + 1,
         "tries": 1,
@@ -126,7 +126,7 @@ class Decided(NamedTuple):
     events: Sequence[NewEvent]
 
 
-def record(tx: Transaction, decided: Sequence[Decided], *, ring_s: float) -> set[tuple[str, int]]:
+def record(tx: Runs, decided: Sequence[Decided], *, ring_s: float) -> set[tuple[str, int]]:
     """Write those of the decisions whose jobs are asked for nothing and still claimed by the attempt that made them; job and attempt.
 
     Not those that have a call with a column that this does not know.
@@ -146,10 +146,10 @@ def record(tx: Transaction, decided: Sequence[Decided], *, ring_s: float) -> set
             for each in known
             for n, event in enumerate(each.events, 1)
         ],
-        "ring": timedelta(seconds=ring_s),
+        "ring": ring_s,
     }
     statement = _RECORD if all(each.job.key_id is None for each in known) else _RECORD_KEYED
-    return {(row.id, row.of_attempt) for row in statement.run(tx, values)}
+    return set(statement.run(tx, values))
 
 
 _COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
@@ -220,11 +220,10 @@ def _decision(decided: Decided) -> dict[str, Any]:
 def _record_statement(*more: Callable[[CTE], CTE]) -> Executable:
     """The jobs' change, and with it the steps, their calls and the events."""
     decided = rows("decided", _DECISION)
-    theirs = and_(jobs.c.id == decided.c.job, jobs.c.attempt == decided.c.of_attempt, jobs.c.owner.is_not(None))
     locked = (
         select(jobs.c.id, *(each.label(f"new_{each.name}") for each in decided.c))
-        .select_from(jobs.join(decided, theirs))
-        .where(*UNASKED)
+        .select_from(jobs.join(decided, jobs.c.id == decided.c.job))
+        .where(fits(jobs.c.attempt == decided.c.of_attempt, jobs.c.owner.is_not(None), *UNASKED))
         .with_for_update(of=jobs, skip_locked=True)
         .cte("locked")
     )
@@ -264,7 +263,7 @@ def _called(changed: CTE) -> CTE:
         "wave": func.coalesce(row.c.wave, 0),
         "preview": func.coalesce(row.c.preview, ""),
         "traceparent": func.coalesce(row.c.traceparent, ""),
-        "due_at": case((row.c.due, func.now() + given("ring", Interval()))),
+        "due_at": case((row.c.due, func.now() + seconds("ring"))),
         "started_at": ended,
         "finished_at": ended,
     }

@@ -94,8 +94,9 @@ def summary_context(request: DecisionRequest, history: Sequence[Step], through: 
 
 
 def _past(step: Step, messages: tuple[str, ...]) -> PastStep:
-    calls = tuple(PastCall(call.tool, call.arguments, bool(call.ok), call.preview) for call in step.calls if call not in step.verifications)
-    failed = [call for call in step.verifications if not call.ok]
+    verifications = step.verifications
+    calls = tuple(PastCall(call.tool, call.arguments, bool(call.ok), call.preview) for call in step.calls if call not in verifications)
+    failed = [call for call in verifications if not call.ok]
     note = step.note
     if failed:
         note = "Not finished yet:\n" + "\n".join(f"{verified(call)}: failed\n{call.preview}" for call in failed)

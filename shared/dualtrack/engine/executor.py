@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import mimetypes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
-from dualtrack.db import approvals, claims, events, jobs, steps, usual_calls
+from dualtrack.db import approvals, claims, events, jobs, steps
 from dualtrack.db.engine import Transaction, assert_no_transaction
 from dualtrack.db.prepared import Later
-from dualtrack.db.rows import call_of, job_of
+from dualtrack.db.rows import call_of
+from dualtrack.db.usual_calls import Outcome
 from dualtrack.domain.errors import (
     DatabaseUnavailable,
     DualtrackError,
@@ -30,7 +31,7 @@ from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
 from dualtrack.domain.text import storable
 from dualtrack.domain.tool import Effect
-from dualtrack.engine import doorbells, flow, ledger, notices, observations, stumbles
+from dualtrack.engine import flow, ledger, notices, observations, stumbles
 from dualtrack.engine.call_output import OutputEvents
 from dualtrack.engine.call_work import CallWork, Done
 from dualtrack.engine.egress_events import egress_events
@@ -39,12 +40,12 @@ from dualtrack.engine.leases import Lease
 from dualtrack.engine.places import Places
 from dualtrack.engine.recording import persistently
 from dualtrack.engine.runtime import WorkerRuntime
+from dualtrack.engine.usual_calls import UsualCalls
 from dualtrack.faults import Fault, point
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.objects.workspace import FileEntry
 from dualtrack.sandbox.sessions import DEFAULT_TEMPLATE, Sessions
 from dualtrack.telemetry import genai, tracing
-from dualtrack.together import Together
 from dualtrack.tools.port import ArtifactRequest
 
 if TYPE_CHECKING:
@@ -83,8 +84,7 @@ class Executor:
         self._worker = worker
         self._runtime = worker.base
         self._work = work
-        self._begins = Together(self._begin_together, shared=(DatabaseUnavailable,))
-        self._ends = Together(self._end_together, shared=(DatabaseUnavailable,))
+        self._usual = UsualCalls(worker)
 
     def run(self, call_id: str) -> None:
         """Run the call, if it is due and nobody else is at it. Raises `NotFound` for no call's id.
@@ -92,7 +92,7 @@ class Executor:
         `DatabaseUnavailable` means that nothing was recorded.
         """
         try:
-            claimed = self._claim_usually(call_id) or self._claim(call_id)
+            claimed = self._usual.begin(call_id) or self._claim(call_id)
         except (DatabaseUnavailable, NotFound):
             raise
         except Exception as error:  # noqa: BLE001 - written down, whatever it is
@@ -109,26 +109,6 @@ class Executor:
                 self._act(job, call, lease)
             except StaleAttempt as error:
                 _LOG.info("result dropped: %s", error, extra={"job_id": job.id, "call_id": call.id})
-
-    def _claim_usually(self, call_id: str) -> tuple[Job, Call] | None:
-        """The same as `_claim` for a call that only has to be run; None where it is not so."""
-        begun = self._begins.do(call_id)
-        if begun is None:
-            return None
-        try:
-            return job_of(begun.job), call_of(begun.call)
-        except BaseException:
-            with self._runtime.database.transaction() as tx:
-                claims.give_back(tx, "calls", call_id, begun.call.attempt)
-            raise
-
-    def _begin_together(self, call_ids: Sequence[str]) -> list[usual_calls.Begun | None]:
-        """The usual claims of many threads."""
-        for call_id in call_ids:
-            point(Fault.EXECUTOR_CLAIM, call_id)
-        with self._runtime.database.statements() as tx:
-            begun = usual_calls.begin(tx, list(dict.fromkeys(call_ids)), self._worker.presence.key, self._runtime.limits)
-        return [begun.pop(call_id, None) for call_id in call_ids]  # the second of two rings for one call finds nothing
 
     def _claim(self, call_id: str) -> tuple[Job, Call] | None:
         """The call and its job, claimed; None when there is nothing to run (any more)."""
@@ -233,10 +213,8 @@ class Executor:
         if changes_workspace:
             data["workspace"] = done.workspace
         finished = NewEvent(EventType.CALL_FINISHED, data)
-        outcome = usual_calls.Outcome(observation.ok, preview, done.observation_key, data["details"], done.workspace, changes_workspace)
-        if not done.artifacts and not done.egress and self._ends.do(usual_calls.Ended(call, outcome, finished)):
-            point(Fault.EXECUTOR_RECORDED, job.id)
-            doorbells.plan(self._runtime, job)
+        outcome = Outcome(observation.ok, preview, done.observation_key, data["details"], done.workspace, changes_workspace)
+        if not done.artifacts and not done.egress and self._usual.end(job, call, outcome, finished):
             return
         with self._runtime.database.transaction() as tx:
             tx.after_commit(lambda: point(Fault.EXECUTOR_RECORDED, job.id))
@@ -264,14 +242,6 @@ class Executor:
             notices.record(tx, job.id, *new)
             flow.go_on(tx, self._runtime, now)
             point(Fault.EXECUTOR_RECORD, job.id)
-
-    def _end_together(self, ended: Sequence[usual_calls.Ended]) -> list[bool]:
-        """The usual records of many threads."""
-        for each in ended:
-            point(Fault.EXECUTOR_RECORD, each.call.job_id)
-        with self._runtime.database.statements() as tx:
-            written = usual_calls.finish(tx, ended, ring_s=self._runtime.limits.ring_s)
-        return [(each.call.id, each.call.attempt) in written for each in ended]
 
     @staticmethod
     def _artifact_row(job: Job, call: Call, request: ArtifactRequest, entry: FileEntry) -> Mapping[str, Any]:

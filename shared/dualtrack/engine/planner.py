@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from opentelemetry.trace import SpanKind
 
-from dualtrack.db import claims, events, jobs, messages, steps, usual_plans
+from dualtrack.db import claims, events, jobs, messages, steps
 from dualtrack.db.engine import Transaction
 from dualtrack.db.prepared import NOW, Later
-from dualtrack.db.rows import call_of, job_of, step_of
+from dualtrack.db.rows import job_of
 from dualtrack.domain.errors import (
     ContextTooLong,
     DatabaseUnavailable,
@@ -40,10 +40,10 @@ from dualtrack.engine.history import History
 from dualtrack.engine.leases import Lease
 from dualtrack.engine.recording import persistently
 from dualtrack.engine.runtime import WorkerRuntime
+from dualtrack.engine.usual_plans import UsualPlans
 from dualtrack.faults import Fault, point
 from dualtrack.models.port import Decision, DecisionRequest, ModelGateway
 from dualtrack.telemetry import genai, tracing
-from dualtrack.together import Together
 
 _LOG: Final = logging.getLogger(__name__)
 _RAW_CHARS: Final = 2000
@@ -63,8 +63,7 @@ class Planner:
         self._gate = Gate(worker.base)
         limits = worker.base.limits
         self._history = History(most_chars=limits.history_chars, last=limits.same_failure)
-        self._claims = Together(self._claim_together, shared=(DatabaseUnavailable,))
-        self._records = Together(self._record_together, shared=(DatabaseUnavailable,))
+        self._usual = UsualPlans(worker, self._gate, self._history)
 
     def advance(self, job_id: str) -> None:
         """Take the job one decision further, if it is due and nobody else is at it.
@@ -74,7 +73,8 @@ class Planner:
         """
         self._history.warm(self._runtime.database, job_id)
         try:
-            claimed = self._claim_usually(job_id) or self._claim(job_id)
+            plain = self._usual.claim(job_id)
+            claimed = (*plain, dict[int, Sequence[str]]()) if plain is not None else self._claim(job_id)
         except (DatabaseUnavailable, NotFound):
             raise
         except Exception as error:  # noqa: BLE001 - written down, whatever it is
@@ -99,31 +99,6 @@ class Planner:
                 self._drop(job, asking)
         if job.parent_id is not None:
             children.tell_parent(self._runtime, job.id)
-
-    def _claim_usually(self, job_id: str) -> tuple[Job, list[Step], Said] | None:
-        """The same as `_claim` for a job of which there is nothing to say but that a decision is due; None where it is not so."""
-        found = self._claims.do(job_id)
-        if found is None:
-            return None
-        plain = None
-        try:
-            job = job_of(found.job)
-            history = self._history.with_last(job, None if found.step is None else step_of(found.step, tuple(map(call_of, found.calls))))
-            if history is not None and self._gate.plainly_open(job, history, found.job):
-                plain = job, history, dict[int, Sequence[str]]()
-        finally:
-            if plain is None:
-                with self._runtime.database.transaction() as tx:
-                    claims.give_back(tx, "jobs", job_id, found.job.attempt)
-        return plain
-
-    def _claim_together(self, job_ids: Sequence[str]) -> list[usual_plans.Claimed | None]:
-        """The usual claims of many threads."""
-        for job_id in job_ids:
-            point(Fault.PLANNER_CLAIM, job_id)
-        with self._runtime.database.statements() as tx:
-            found = usual_plans.claim(tx, list(dict.fromkeys(job_ids)), self._worker.presence.key, self._runtime.limits)
-        return [found.pop(job_id, None) for job_id in job_ids]  # the second of two rings for one job finds nothing
 
     def _claim(self, job_id: str) -> tuple[Job, list[Step], Said] | None:
         """The job, claimed, the steps that matter now and what its user wrote; None when there is nothing to decide (any more)."""
@@ -207,7 +182,8 @@ class Planner:
         number = job.step + 1
         thought, reflection = storable(decision.thought), storable(decision.reflection)
         outline = self._reader.outline(job, number, decision.calls, tracing.traceparent())
-        if self._recorded_usually(job, decision, thought, reflection, outline):
+        told = self._told(job, decision, thought, reflection, outline)
+        if self._usual.record(job, decision, thought, reflection, outline, told):
             return
         with self._runtime.database.transaction() as tx:
             values: dict[str, Any] = {
@@ -248,30 +224,6 @@ class Planner:
                 approvals.request(tx, self._runtime, job, call, ask.kind, message=ask.message, expires_s=ask.expires_s)
             self._hand_on(tx, job, outline, wanted)
             point(Fault.PLANNER_RECORD, job.id)
-
-    def _recorded_usually(self, job: Job, decision: Decision, thought: str, reflection: str, outline: Outline) -> bool:
-        """Write down a decision that has calls for executors and nothing else of note; False where it is not so, or the job was asked
-        for something.
-        """
-        if not outline.dispatch or outline.finish is not None or outline.asks or outline.delegates:
-            return False
-        told, first = self._told(job, decision, thought, reflection, outline), outline.first_wave
-        decided = usual_plans.Decided(
-            job, thought, reflection, decision.model, decision.usage, decision.latency_s, outline.plan, outline.rows, first, told
-        )
-        if not self._records.do(decided):
-            return False
-        point(Fault.PLANNER_RECORDED, job.id)
-        doorbells.execute(self._runtime, first, job)
-        return True
-
-    def _record_together(self, decided: Sequence[usual_plans.Decided]) -> list[bool]:
-        """The usual records of many threads."""
-        for each in decided:
-            point(Fault.PLANNER_RECORD, each.job.id)
-        with self._runtime.database.statements() as tx:
-            written = usual_plans.record(tx, decided, ring_s=self._runtime.limits.ring_s)
-        return [(each.job.id, each.job.attempt) in written for each in decided]
 
     @staticmethod
     def _told(job: Job, decision: Decision, thought: str, reflection: str, outline: Outline) -> list[NewEvent]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import gc
 import logging
 import socket
 import ssl
@@ -21,7 +21,7 @@ from dualtrack.queues.consuming import TaggedAMQP
 from dualtrack.queues.port import Task
 from dualtrack.queues.strategy import HOME_KEY, STRATEGY
 from dualtrack.queues.topology import Topology
-from dualtrack.queues.wire import receive
+from dualtrack.queues.wire import Deliveries, receive
 from dualtrack.settings import BrokerSettings
 
 _LOG: Final = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ class TimerlessConsumer(Consumer):
 
     connection_errors: tuple[type[BaseException], ...]
     hub: Any
+    deliveries: Deliveries | None = None
     strategies: dict[str, Callable[[Any], None]]
     initial_prefetch_count: int
 
@@ -59,7 +60,7 @@ class TimerlessConsumer(Consumer):
         conn = super().connect()
         amqp: Any = conn.connection
         if self.hub and not isinstance(amqp.sock, ssl.SSLSocket):
-            self.hub.add_reader(amqp.sock, functools.partial(receive, amqp, wait=False))
+            self.hub.add_reader(amqp.sock, lambda: receive(amqp, wait=False, deliveries=self.deliveries))
         return conn
 
     def create_task_handler(self, *arguments: Any) -> Callable[[Any], None]:  # noqa: ANN401 - as Celery calls it
@@ -153,6 +154,8 @@ def run_worker(app: Celery, task: Task, threads: int) -> int:
 
     Blocks; the exit status, not 0 where Celery gave up.
     """
+    gc.collect()
+    gc.freeze()  # what is there by now stays: no collection has to look at it again
     # The command line (`worker_main`) would keep the status to itself.
     worker: Any = app.Worker(
         hostname=f"{task.value}@{socket.gethostname()}",

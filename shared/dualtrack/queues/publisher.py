@@ -7,6 +7,7 @@ measured at almost half of a worker's CPU. What threads ring for at the same tim
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import threading
 import uuid
@@ -106,7 +107,8 @@ class Publisher:
         self._topology = Topology(settings.prefix)
         self._names = {task: self._topology.name(task) for task in Task}
         self._addresses = {task: Address(self._topology.exchange.name, name) for task, name in self._names.items()}
-        self._homes = self._topology.homes.name
+        homes_exchange = self._topology.homes.name
+        self._at_home = functools.lru_cache(maxsize=256)(lambda home: Address(homes_exchange, home))
         self._rings = Together(self._send, shared=(BrokerUnavailable,))
         self._idle: list[_Line] = []
         self._lock = threading.Lock()
@@ -189,7 +191,7 @@ class Publisher:
         if ring.home is not None and ring.task is Task.PLAN:
             headers[homes.HEADER] = ring.home
         elif ring.home is not None:
-            address = Address(self._homes, ring.home)
+            address = self._at_home(ring.home)
         return address.message(channel, json.dumps([[ring.row_id], {}, {}]).encode(), headers, ring.priority)
 
 

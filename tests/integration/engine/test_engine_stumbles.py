@@ -65,8 +65,8 @@ def test_a_call_that_no_executor_can_claim_ends_its_job(make: Make, database: Da
     stepper = make([shell("true"), finish()], attempts=3)
     job = stepper.submit()
     assert stepper.ring()
-    for name in ("_claim_usually", "_claim"):
-        monkeypatch.setattr(stepper.executor, name, fails)
+    monkeypatch.setattr(stepper.executor._usual, "begin", fails)
+    monkeypatch.setattr(stepper.executor, "_claim", fails)
     let_time_pass(stepper, 3)
     assert status(database, job.id) == ("failed", "internal_fault")
     with database.transaction() as tx:
