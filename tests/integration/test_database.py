@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import select as io
 import threading
 import time
@@ -12,9 +13,10 @@ from pydantic import SecretStr
 from sqlalchemy import delete, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 
-from dualtrack.db import claims, events, idempotency, jobs, migrate, steps, tenants
+from dualtrack.db import claims, events, idempotency, jobs, migrate, steps, tenants, usual_calls, usual_plans
 from dualtrack.db.engine import Database, Transaction, assert_no_transaction
 from dualtrack.db.idempotency import RequestKey
+from dualtrack.db.prepared import Prepared
 from dualtrack.db.presence import Presence, call
 from dualtrack.db.tables import calls, metadata
 from dualtrack.db.tables import events as events_table
@@ -483,3 +485,43 @@ def test_a_session_that_was_ended_for_idling_in_a_transaction_is_one_clear_error
         wait_for(lambda: bool(io.select([driver.fileno()], [], [], 0)[0]))
         jobs.progress(tx, "no job")
     database.check()
+
+
+_PID = b"SELECT pg_backend_pid()"
+
+
+def test_a_statement_is_committed_by_itself_and_a_cut_connection_replaced(database: Database) -> None:
+    with database.statements() as tx:
+        tx.execute(b"CREATE TABLE kept (n int)", [])
+        tx.execute(b"INSERT INTO kept VALUES ($1)", [1])
+        (pid,) = tx.execute(_PID, []).fetchone() or (0,)
+    with database.transaction() as other:
+        assert other.connection.execute(text("SELECT n FROM kept")).scalar_one() == 1
+        other.connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+    with database.statements() as tx:  # it was idle: nobody notices
+        assert tx.execute(_PID, []).fetchone() != (pid,)
+    with pytest.raises(DatabaseUnavailable), database.statements() as tx:
+        tx.execute(b"SELECT pg_terminate_backend(pg_backend_pid())", [])
+        tx.execute(b"SELECT 1", [])
+    with database.statements() as tx:
+        assert tx.execute(b"SELECT 1", []).fetchone() == (1,)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [usual_plans._CLAIM, usual_plans._RECORD, usual_plans._RECORD_KEYED, usual_calls._BEGIN, usual_calls._FINISH],
+    ids=["claim", "record", "record_keyed", "begin", "finish"],
+)
+def test_usual_statements_find_rows_by_their_key_even_in_empty_tables(database: Database, statement: Prepared) -> None:
+    compiled = statement._compile()
+    with database.statements() as tx:
+        tx.execute(b"PREPARE usual AS " + compiled.sql, [])
+        nothing = ", ".join(["NULL"] * len(compiled.names))
+        plan = "\n".join(row[0] for row in tx.execute(f"EXPLAIN (COSTS OFF) EXECUTE usual({nothing})".encode(), []))
+        tx.execute(b"DEALLOCATE usual", [])
+    assert "Seq Scan" not in plan
+    used = set(re.findall(r"(?:using|Bitmap Index Scan on) (\w+)", plan))
+    assert used <= {"pk_jobs", "pk_calls", "pk_steps", "pk_api_keys", "uq_calls_job_id_step_position"}
+    assert used >= {"pk_jobs"}
+    of_job = re.findall(r"Index Cond: \(\(?job_id =.*", plan)
+    assert all("step" in line or "number" in line for line in of_job), of_job  # never all calls or steps of a job
