@@ -58,7 +58,7 @@ def _controls(attempts: list[Attempt], uid: int) -> dict[str, tuple[Control, str
     tried = [attempt for attempt in attempts if attempt.control]
     user = _timed("without a sandbox, as a plain user", Unsandboxed(uid), tried, uid, control=True)
     again = [attempt for attempt in tried if attempt.root and not user[attempt.name].proof] if os.geteuid() == 0 else []
-    root = _timed("without a sandbox, as root", Unsandboxed(0), again, uid, control=True)
+    root = _timed("without a sandbox, as root", Unsandboxed(0), again, uid, control=True) if again else {}
     return {attempt.name: control_of(attempt, user.get(attempt.name), root.get(attempt.name)) for attempt in attempts}
 
 
