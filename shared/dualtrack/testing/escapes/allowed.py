@@ -21,7 +21,9 @@ _NAMESPACES: Final = {
 }
 
 _DOCKER: Final = {
-    **_NAMESPACES,
+    "name-of-workspace": _NAME_ONLY,
+    "watch-exhaustion": _PER_USER,
+    "agent-next-command": _NEXT_COMMAND,
     "kernel-command-line": "how the machine was started, read-only",
     "terminal-injection": _OWN_TERMINAL,
     "terminal-injection-high-bits": _OWN_TERMINAL,
@@ -37,7 +39,6 @@ _LANDLOCK: Final = {
 
 _GVISOR: Final = {
     "kernel-command-line": "gVisor's own, the same on every machine",
-    "memory-policy": _OWN_MEMORY,
     "raise-priority": "in gVisor's own scheduler, which the host does not see",
     "protect-from-oom": "in gVisor's own kernel, which the host does not see",
     "fuse": "gVisor's own device",
