@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dualtrack.db.steps import LatestChange
 from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.limits import PlatformLimits, SandboxLimits
 from dualtrack.engine.places import Place, Places
@@ -39,10 +40,20 @@ class Desk:
             raise self.outcome
         return self.outcome
 
-    def call(self, digest: str | None, latest: str | None, call_id: str, cell: PythonCell | None = None, *, files: str = "") -> str | None:
+    def call(
+        self,
+        digest: str | None,
+        latest: str | None,
+        call_id: str,
+        cell: PythonCell | None = None,
+        *,
+        files: str = "",
+        kept_state: bool = False,
+    ) -> str | None:
         """One changing call from `digest`, which writes `files` into the workspace; the workspace after it."""
+        recorded = None if latest is None else LatestChange(latest, kept_state)
         with self.places.lease("job_1", shared=False) as place:
-            place.prepare(self.store, digest, lambda: latest)
+            place.prepare(self.store, digest, lambda: recorded)
             place.begin()
             self.run(place, cell)
             with place.standing_still() as directory:
@@ -51,6 +62,7 @@ class Desk:
                 after = self.store.snapshot(directory, digest)
             place.done(after, call_id)
             self.notice = place.take_notice()
+            self.keeps_state = place.keeps_state
             return after.digest
 
     def read(self, digest: str | None) -> None:
@@ -130,7 +142,7 @@ def test_a_call_that_broke_off_leaves_no_session(desk: Desk) -> None:
 def test_a_call_whose_snapshot_failed_is_undone(desk: Desk) -> None:
     first = desk.call(None, None, "call_1")
     with desk.places.lease("job_1", shared=False) as place:
-        place.prepare(desk.store, first, lambda: "call_1")
+        place.prepare(desk.store, first, lambda: LatestChange("call_1"))
         place.begin()
         desk.run(place, None)
     desk.read(first)
@@ -147,6 +159,29 @@ def test_the_agent_is_told_what_it_has_lost(desk: Desk, background: int) -> None
     assert ("(killed: wall time limit 5 s): its background processes" in desk.notice) is bool(background)
     desk.outcome = completed()
     desk.call(first, "call_2", "call_3")
+    assert desk.notice == ""
+
+
+@pytest.mark.parametrize("kept_state", [False, True])
+def test_the_agent_is_told_of_what_another_executor_had(desk: Desk, kept_state: bool) -> None:
+    desk.call(None, "call_1", "call_2", PythonCell("x = 1", persistent=True), kept_state=kept_state)
+    assert ("this call runs elsewhere or after a restart" in desk.notice) is kept_state
+    assert desk.keeps_state
+
+
+def test_a_call_that_changes_nothing_does_not_hide_what_another_executor_had(desk: Desk) -> None:
+    desk.read(None)
+    desk.call(None, "call_1", "call_2", kept_state=True)
+    assert desk.ends == [None], "the files are the same"
+    assert "Python variables are gone" in desk.notice
+    desk.call(None, "call_2", "call_3")
+    assert desk.notice == ""
+
+
+def test_what_is_there_is_not_told_as_lost(desk: Desk) -> None:
+    first = desk.call(None, None, "call_1", PythonCell("x = 1", persistent=True))
+    desk.call(first, "call_1", "call_2", kept_state=True)
+    assert desk.ends == [None]
     assert desk.notice == ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Integer, Text, and_, any_, func, insert, literal, select, update
@@ -15,7 +16,7 @@ from dualtrack.db.rows import artifact_of, call_of, step_of
 from dualtrack.db.tables import artifacts, calls, jobs, steps
 from dualtrack.domain.errors import NotFound, StaleAttempt
 from dualtrack.domain.lifecycle import CALL_TERMINAL, CallStatus
-from dualtrack.domain.step import Artifact, Call, Step
+from dualtrack.domain.step import KEPT_STATE, Artifact, Call, Step
 from dualtrack.domain.tool import DELEGATE_TOOL, Effect
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Held
@@ -40,7 +41,7 @@ _CALLS: Final = Prepared(
 _ONE_CALL: Final = Prepared(lambda: select(calls).where(calls.c.id == given("call")))
 _LATEST_CHANGE: Final = Prepared(
     lambda: (
-        select(calls.c.id)
+        select(calls.c.id, calls.c.details)
         .where(
             calls.c.job_id == given("of_job"),
             calls.c.effect == Effect.WORKSPACE.value,
@@ -110,10 +111,19 @@ def call(tx: Transaction, call_id: str, *, job_id: str | None = None) -> Call:
     return call_of(row)
 
 
-def latest_change(tx: Transaction, job_id: str) -> str | None:
+@dataclass(frozen=True, slots=True)
+class LatestChange:
     """The last call of a job that an executor has recorded and that may have changed the workspace."""
+
+    call_id: str
+    kept_state: bool = False
+    """Whether it left background processes or Python variables in its sandbox (`details.kept_state`)."""
+
+
+def latest_change(tx: Transaction, job_id: str) -> LatestChange | None:
+    """The last such call; None before the first."""
     row = _LATEST_CHANGE.run(tx, {"of_job": job_id}).fetchone()
-    return None if row is None else str(row.id)
+    return None if row is None else LatestChange(str(row.id), kept_state=bool((row.details or {}).get(KEPT_STATE)))
 
 
 def readable_call(tx: Transaction, call_id: str, *, job_id: str) -> Call:

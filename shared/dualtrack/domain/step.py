@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from dualtrack.domain.lifecycle import CallStatus
 from dualtrack.domain.tool import FINISH_TOOL, Effect
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Held
+
+KEPT_STATE: Final = "kept_state"
+"""In a call's `details`: true where it left background processes or Python variables in its sandbox."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from dualtrack.db import steps
+from dualtrack.db.steps import LatestChange
 from dualtrack.domain.egress import EgressRequest
 from dualtrack.domain.errors import InvalidPath, ObjectMissing
 from dualtrack.domain.job import Job
 from dualtrack.domain.limits import SandboxLimits
-from dualtrack.domain.step import Call
+from dualtrack.domain.step import KEPT_STATE, Call
 from dualtrack.domain.text import storable
 from dualtrack.domain.tool import Effect, Observation
 from dualtrack.engine import ledger, observations
@@ -128,6 +129,8 @@ class CallWork:
                     result = replace(result, details=dict(result.details) | {"undone": error.code})
             if changes and (notice := place.take_notice()):
                 result = _with_lines(result, notice)
+            if changes and place.keeps_state:
+                result = replace(result, details=dict(result.details) | {KEPT_STATE: True})
             beyond = self._beyond(job, call, output)
             asked = place.asked()
         result, kept = self._artifacts(store, workspace, result)
@@ -150,7 +153,7 @@ class CallWork:
     def _way_out(self, job: Job) -> Outlet | None:
         return None if self._gateway is None else self._gateway.open(job.spec.agent, job.tenant_id)
 
-    def _latest(self, job_id: str) -> str | None:
+    def _latest(self, job_id: str) -> LatestChange | None:
         with self._runtime.database.transaction() as tx:
             return steps.latest_change(tx, job_id)
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from dualtrack.db.steps import LatestChange
 from dualtrack.domain.egress import EgressRequest
 from dualtrack.domain.errors import DualtrackError, SandboxFailed
 from dualtrack.domain.limits import SandboxLimits
@@ -78,7 +79,7 @@ class Place:
         """Whether it holds a session."""
         return self._session is not None
 
-    def prepare(self, store: WorkspaceStore, digest: str | None, latest: Callable[[], str | None] | None = None) -> None:
+    def prepare(self, store: WorkspaceStore, digest: str | None, latest: Callable[[], LatestChange | None] | None = None) -> None:
         """Bring it to where the job stands.
 
         Args:
@@ -90,19 +91,24 @@ class Place:
             ObjectMissing, BlobCorrupt, WorkspaceUnavailable, StorageUnavailable: the workspace can't be restored.
         """
         with self._lock:
-            if self._session is not None:
-                if self._session.ended is None and self._stands_at(digest, latest):
-                    return
+            last = None if latest is None else latest()
+            fresh = self._session is None or self._latest is None
+            if self._session is not None and (self._session.ended is not None or not self._stands_at(digest, latest, last)):
                 self.end(EndReason.DONE, "other calls of the job ran elsewhere or were undone")
+                fresh = True
+            if fresh and last is not None and last.kept_state and not self._lost:
+                self._lost = _gone("this call runs elsewhere or after a restart")
+            if self._session is not None:
+                return
             store.restore(digest, self._directory.path, owner=self._directory.owner)
             self._directory.size = store.manifest(digest).size
             self._digest = digest
             self._latest = None
 
-    def _stands_at(self, digest: str | None, latest: Callable[[], str | None] | None) -> bool:
+    def _stands_at(self, digest: str | None, latest: Callable[[], LatestChange | None] | None, last: LatestChange | None) -> bool:
         if self._latest == _UNRECORDED or self._digest != digest:
             return False
-        return self._latest is None or latest is None or self._latest == latest()
+        return self._latest is None or latest is None or (last is not None and self._latest == last.call_id)
 
     def begin(self) -> None:
         """A call begins that may change something."""
@@ -170,6 +176,11 @@ class Place:
             asked, self._asked = self._asked, []
             return (*asked, *self._outlet.drain()) if self._outlet is not None else tuple(asked)
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether its session holds background processes or Python variables of calls until now."""
+        return self._stateful
+
     def take_notice(self) -> str:
         """What the agent has to know of a session it has lost; told once."""
         with self._lock:
@@ -186,9 +197,7 @@ class Place:
             if session is None:
                 return
             if self._stateful:
-                files = "" if during_call else ", and what those wrote after the last call"
-                gone = f"its background processes and Python variables are gone{files}"
-                self._lost = f"[the sandbox of earlier calls has ended ({why}): {gone}]"
+                self._lost = _gone(why, during_call=during_call)
             self._stateful = False
             try:
                 session.close(reason, keep=self._directory.path if self._directory.path.is_dir() else None)
@@ -251,6 +260,11 @@ class Place:
         if self._session is not None and (reason := self._session.ended) is not None:
             self.end(reason, outcome.note or "it broke off", during_call=True)
         return outcome
+
+
+def _gone(why: str, *, during_call: bool = False) -> str:
+    files = "" if during_call else ", and what those wrote after the last call"
+    return f"[the sandbox of earlier calls has ended ({why}): its background processes and Python variables are gone{files}]"
 
 
 class Places:
