@@ -130,7 +130,9 @@ class KubernetesSettings(_Section):
     context: str | None = Field(None, description="Context in `kubeconfig`; empty: its current one.")
     image: str = Field("python:3.13-slim-bookworm", description="Image of the pods: `python3` (3.9 or later), `env` and a shell.")
     images: dict[TemplateName, str] = Field(
-        default_factory=dict, max_length=100, description="Images of templates, by template, as JSON; those with packages or files need one."
+        default_factory=dict,
+        max_length=100,
+        description="Images of templates, as JSON; those with packages or files need one.",
     )
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = Field("IfNotPresent", description="When nodes fetch the image.")
     image_pull_secrets: list[str] = Field(
@@ -156,7 +158,7 @@ class KubernetesSettings(_Section):
     cpu_request: float = Field(0.1, gt=0, le=1024, description="What the scheduler reserves of it; memory is reserved in full.")
     pod_lifetime_s: int = Field(6 * 3600, ge=60, le=7 * 24 * 3600, description="The cluster ends a pod after this long, whoever forgot it.")
     node_selector: dict[str, str] = Field(default_factory=dict, max_length=20, description="Labels of the nodes to use, as JSON.")
-    tolerations: list[TolerationSettings] = Field(default_factory=list, max_length=20, description="Taints of them to put up with, as JSON.")
+    tolerations: list[TolerationSettings] = Field(default_factory=list, max_length=20, description="Their taints to put up with, as JSON.")
     annotations: dict[str, str] = Field(default_factory=dict, max_length=50, description="Annotations of the pods, as JSON.")
 
 

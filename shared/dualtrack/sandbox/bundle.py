@@ -12,8 +12,8 @@ from typing import Final
 TARGET: Final = "/run/dualtrack/agent"
 """Where a rung shows it."""
 
-_PACKAGE: Final = "dualtrack_inside"
-_MAIN: Final = f"import sys\n\nfrom {_PACKAGE}.main import main\n\nif __name__ == '__main__':\n    sys.exit(main())\n"
+PACKAGE: Final = "dualtrack_inside"
+MAIN: Final = f"import sys\n\nfrom {PACKAGE}.main import main\n\nif __name__ == '__main__':\n    sys.exit(main())\n"
 
 
 def agent_argv(python: str = "python3", target: str = TARGET) -> list[str]:
@@ -29,12 +29,12 @@ def write_agent(directory: Path) -> Path:
     Raises:
         OSError: it can't be written.
     """
-    package = directory / _PACKAGE
+    package = directory / PACKAGE
     package.mkdir(parents=True)
     for source in resources.files("dualtrack.sandbox.inside").iterdir():
         if source.name.endswith(".py"):
             (package / source.name).write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
-    (directory / "__main__.py").write_text(_MAIN, encoding="utf-8")
+    (directory / "__main__.py").write_text(MAIN, encoding="utf-8")
     compileall.compile_dir(directory, quiet=2, stripdir=str(directory), prependdir=TARGET)
     for root, directories, files in os.walk(directory):
         for name in directories:

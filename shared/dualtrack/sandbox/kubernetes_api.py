@@ -92,9 +92,7 @@ class Cluster:
             time.sleep(min(_LONGEST_S, max(pause, _FIRST_S * 2 ** (attempt - 1) * random.uniform(0.7, 1.3))))  # noqa: S311 - no secret
         raise AssertionError("the last try returns or raises")
 
-    def demand(  # noqa: D417 - see `request`
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Query = ()
-    ) -> Mapping[str, Any]:
+    def demand(self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Query = ()) -> Mapping[str, Any]:
         """As `request`, for what has to work.
 
         Raises:
@@ -146,13 +144,14 @@ class Cluster:
         )
 
     def _once(self, method: str, path: str, body: Mapping[str, Any] | None, query: Query) -> tuple[Reply, float]:
-        response = self._client.call_api(*self._prepared(method, path, body, query), _request_timeout=(_CONNECT_S, _READ_S))
-        content = response.read()
+        method, url, headers, content, _ = self._prepared(method, path, body, query)
+        response = self._client.call_api(method, url, headers, content, _request_timeout=(_CONNECT_S, _READ_S))
+        answer: bytes = response.read()
         found: object = None
         with contextlib.suppress(ValueError):
-            found = json.loads(content)
+            found = json.loads(answer)
         if not isinstance(found, dict):
-            found = {"message": content.decode(errors="replace").strip()[:_MESSAGE_CHARS]}
+            found = {"message": answer.decode(errors="replace").strip()[:_MESSAGE_CHARS]}
         pause = 0.0
         with contextlib.suppress(ValueError):
             pause = float(response.headers.get("Retry-After") or 0)

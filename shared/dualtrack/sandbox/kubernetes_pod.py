@@ -167,5 +167,3 @@ def _seccomp(settings: KubernetesSettings) -> Manifest:
 
 def _clean(further: Mapping[str, str], argv: Sequence[str]) -> list[str]:
     return ["env", "-i", *(f"{name}={value}" for name, value in environment(None, further).items()), *argv]
-
-

@@ -12,9 +12,8 @@ _HOPELESS: Final = frozenset(
 ) | frozenset(("RunContainerError", "CrashLoopBackOff"))
 _OUT_OF_MEMORY: Final = "OOMKilled"
 _EVICTED: Final = "Evicted"
-_DISK: Final = ("ephemeral local storage", "ephemeral-storage", "emptyDir")
-"""Parts of the kubelet's messages when a pod is evicted for the size of its own files, not for want of space on the node."""
-_NODE: Final = "The node was low on resource"
+_DISK: Final = ('EmptyDir volume "workspace"', "local ephemeral storage limit", "ephemeral local storage usage")
+"""Of the kubelet's messages when it evicts a pod for the size of its own files. For want of space on the node it says something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +38,11 @@ GONE: Final = PodStatus(running=False, over=True, out_of_memory=False, disk_exce
 def pod_status(pod: Mapping[str, Any]) -> PodStatus:
     """Reads a pod's JSON, whatever of it is there."""
     status = pod.get("status") or {}
-    state = {**_container(status).get("state") or {}} if _container(status) else {}
+    state = _container(status).get("state") or {}
     waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
     reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
     out_of_memory = ended.get("reason") == _OUT_OF_MEMORY
-    disk = reason == _EVICTED and _NODE not in message and any(part in message for part in _DISK)
+    disk = reason == _EVICTED and any(part in message for part in _DISK)
     stuck = waiting.get("reason") in _HOPELESS
     over = bool(ended) or status.get("phase") in {"Failed", "Succeeded"} or stuck
     said = [

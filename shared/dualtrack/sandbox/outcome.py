@@ -23,7 +23,7 @@ def outcome_of(execution: Execution, limits: SandboxLimits, before: Counters, af
     """The outcome of a command in a session, from the wait status that its agent reported and what the kernel counted meanwhile.
 
     Args:
-        execution: what was seen; its `stopped`, `report` or `refusal` is set, or `after` says that the sandbox ended for memory.
+        execution: what was seen; its `stopped`, `report` or `refusal` is set, or `after` says that the sandbox was ended for a limit.
         limits: those it ran under.
         before: counters at the end of the command before it.
         after: counters now.
@@ -31,8 +31,8 @@ def outcome_of(execution: Execution, limits: SandboxLimits, before: Counters, af
     """
     number, exit_code, background = None, None, 0
     ended = execution.stopped
-    killed = _grew(before.out_of_memory, after.out_of_memory)
-    refused = _grew(before.forks_refused, after.forks_refused)
+    killed = grew(before.out_of_memory, after.out_of_memory)
+    refused = grew(before.forks_refused, after.forks_refused)
     reached = []
     if execution.report is not None and ended is None:
         status = execution.report.number("status", 0, _WAIT_STATUS)
@@ -51,7 +51,7 @@ def outcome_of(execution: Execution, limits: SandboxLimits, before: Counters, af
     elif execution.refusal is not None and ended is None:
         ended = Ended.PROCESSES
     elif ended is None:
-        ended = Ended.MEMORY
+        ended = Ended.DISK if grew(before.disk_exceeded, after.disk_exceeded) else Ended.MEMORY
     if killed and ended is not Ended.MEMORY:
         reached.append(f"memory limit {size_text(limits.memory_bytes)}, for which a process was killed")
     if refused and ended is not Ended.PROCESSES:
@@ -72,8 +72,9 @@ def outcome_of(execution: Execution, limits: SandboxLimits, before: Counters, af
     )
 
 
-def _grew(before: int | None, after: int | None) -> bool:
-    return before is not None and after is not None and after > before
+def grew(before: int | None, after: int | None) -> bool:
+    """Whether a counter has risen; one that was not known before had counted nothing."""
+    return after is not None and after > (before or 0)
 
 
 def note_of(ended: Ended, number: int | None, limits: SandboxLimits) -> str:

@@ -19,7 +19,7 @@ from dualtrack.sandbox.disk import DiskWatch
 from dualtrack.sandbox.execution import Execution
 from dualtrack.sandbox.inside import protocol
 from dualtrack.sandbox.mirror import Mirror
-from dualtrack.sandbox.outcome import note_of, outcome_of
+from dualtrack.sandbox.outcome import grew, note_of, outcome_of
 from dualtrack.sandbox.port import Command, Ended, Outcome
 from dualtrack.sandbox.rung import WORKSPACE, Counters, Launched, LaunchSpec
 from dualtrack.sandbox.sessions import EndReason, PythonCell, Sink, Start
@@ -136,7 +136,7 @@ class AgentSession:
             try:
                 execution.run(request, cancel, partial(self._look, watch))
             except protocol.ProtocolError:
-                if not self._out_of_memory():
+                if not self._ended_by_limit():
                     raise
             if execution.refusal is not None and execution.refusal.number("errno") != errno.EAGAIN:
                 raise protocol.ProtocolError(f"the agent could not start it: {execution.refusal.text('error')}")
@@ -186,10 +186,10 @@ class AgentSession:
             raise AgentLost("it was closed meanwhile")
         return watch.look()
 
-    def _out_of_memory(self) -> bool:
-        """Whether the kernel has killed for memory since the last command."""
-        now = self._launched.counters().out_of_memory
-        return now is not None and now > (self._counters.out_of_memory or 0)
+    def _ended_by_limit(self) -> bool:
+        """Whether it was killed from outside for its memory, or its files, since the last command."""
+        before, now = self._counters, self._launched.counters()
+        return grew(before.out_of_memory, now.out_of_memory) or grew(before.disk_exceeded, now.disk_exceeded)
 
     def _lost(self, execution: Execution) -> str:
         """What to tell after a persistent cell that ran in a new interpreter, though it is not the first one."""

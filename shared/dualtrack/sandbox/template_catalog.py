@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -57,6 +57,10 @@ class Definition:
     def built(self) -> bool:
         """Whether there is something to build: a directory that its sandboxes see."""
         return bool(self.requirements.strip()) or self.files is not None
+
+    def in_image(self) -> Definition:
+        """The same, where its packages and files come in an image: nothing is built."""
+        return replace(self, requirements="", hashed=False, files=None)
 
     def digest(self, interpreter: str) -> str:
         """Names what is built for an interpreter: the same text and files, the same name. Reads all files.

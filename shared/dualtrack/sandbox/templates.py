@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from dualtrack.domain.errors import SandboxUnavailable
-from dualtrack.sandbox.rung import Mount
+from dualtrack.sandbox.rung import Mount, RungName
 from dualtrack.sandbox.template_catalog import Definition, definitions
 from dualtrack.settings import SandboxSettings
 
@@ -51,7 +51,10 @@ class Templates:
             SandboxUnavailable: a file that the settings name can't be read.
         """
         self.store: Final = (settings.template_store or settings.workspaces / ".templates").absolute()
-        self.definitions: Final = definitions(settings.templates)
+        found = definitions(settings.templates)
+        if settings.driver == RungName.KUBERNETES.value:
+            found = {name: definition.in_image() for name, definition in found.items()}
+        self.definitions: Final = found
         self._ask = interpreter
         self._lock = threading.Lock()
         self._known: dict[str, Template] = {}
