@@ -61,7 +61,10 @@ class BackgroundWatch:
 
     def look(self) -> Ended | None:
         """The limit that is exceeded now; to be called about once a second. CPU time is counted from the first call on."""
-        used = self._counters().cpu_s
+        counters = self._counters()
+        if counters.disk_exceeded:
+            return Ended.DISK
+        used = counters.cpu_s
         if used is not None:
             self._first = used if self._first is None else self._first
             if used - self._first >= self._limits.cpu_time_s:
