@@ -19,7 +19,7 @@ from dualtrack.domain.job import Job
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.domain.step import KEPT_STATE, Call
 from dualtrack.domain.text import storable
-from dualtrack.domain.tool import Effect, Observation
+from dualtrack.domain.tool import CHECK_TOOL, Effect, Observation
 from dualtrack.engine import ledger, observations
 from dualtrack.engine.call_output import CallOutput, OutputEvents
 from dualtrack.engine.leases import Lease
@@ -101,7 +101,8 @@ class CallWork:
             self._places.lease(job.id, shared=call.effect is Effect.PURE) as place,
             self._output.of(call, self._runtime.limits.sandbox) as output,
         ):
-            place.prepare(store, job.workspace, (lambda: self._latest(job.id)) if changes else None)
+            latest = (lambda: self._latest(job.id)) if changes else None
+            place.prepare(store, job.workspace, latest, alone=call.tool == CHECK_TOOL)
             context = self._context(job, call, lease, place, output)
             if changes:
                 place.begin()

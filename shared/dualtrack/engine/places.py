@@ -79,13 +79,16 @@ class Place:
         """Whether it holds a session."""
         return self._session is not None
 
-    def prepare(self, store: WorkspaceStore, digest: str | None, latest: Callable[[], LatestChange | None] | None = None) -> None:
+    def prepare(
+        self, store: WorkspaceStore, digest: str | None, latest: Callable[[], LatestChange | None] | None = None, *, alone: bool = False
+    ) -> None:
         """Bring it to where the job stands.
 
         Args:
             store: of the job's tenant.
             digest: the job's workspace.
             latest: the job's last recorded call that may have changed something; None for a call that needs nothing but the files.
+            alone: have a session in which nothing has run: what earlier calls have left there must not meddle with this one.
 
         Raises:
             ObjectMissing, BlobCorrupt, WorkspaceUnavailable, StorageUnavailable: the workspace can't be restored.
@@ -95,6 +98,9 @@ class Place:
             fresh = self._session is None or self._latest is None
             if self._session is not None and (self._session.ended is not None or not self._stands_at(digest, latest, last)):
                 self.end(EndReason.DONE, "other calls of the job ran elsewhere or were undone")
+                fresh = True
+            elif alone:
+                self.end(EndReason.DONE, "the job's checks ran in sandboxes of their own")
                 fresh = True
             if fresh and last is not None and last.kept_state and not self._lost:
                 self._lost = _gone("this call runs elsewhere or after a restart")

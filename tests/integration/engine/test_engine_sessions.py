@@ -136,6 +136,14 @@ def test_more_output_than_an_observation_holds_is_an_artifact(make: Make, store:
     assert f"[beginning of the rest of stdout, kept as an artifact: {artifact.name}, 976.6 KiB]" in text
 
 
+def test_nothing_that_the_agent_has_left_running_meddles_with_a_check(make: Make, sandbox: CountingSandbox) -> None:
+    served = f"python3 -c \"import socket; socket.create_connection(('127.0.0.1', {_PORT}), 5)\""
+    stepper = make([shell(f"echo hello > a.txt; {_SERVER}"), python(_ASK), finish()])
+    job = stepper.run(stepper.submit(checks=[f"! {served}", "grep hello a.txt"]))
+    assert (job.status, previews(stepper, job)[1].strip()) == (JobStatus.SUCCEEDED, "hello")
+    assert len(sandbox.claimed) == 3
+
+
 def test_no_session_is_claimed_for_what_needs_none(make: Make, sandbox: CountingSandbox) -> None:
     stepper = make([{"tool": "read_artifact", "arguments": {"call_id": "call_x"}}, finish()])
     stepper.run(stepper.submit())
