@@ -1,7 +1,7 @@
 """Children and their parents: a child's end becomes the outcome of its parent's call, a parent's holds and stops reach its children.
 
-No transaction waits for a job while it holds another: what one job's end means for another is written in a transaction of its own, after the first has committed.
-Should the process die between the two, the scheduler finds what is left to do (`Families`).
+No transaction waits for a job while it holds another: what one job's end means for another is written in a transaction of its own, after
+the first has committed. Should the process die between the two, the scheduler finds what is left to do (`Families`).
 """
 
 from __future__ import annotations
