@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
 
 from dualtrack.domain.hosts import HostPattern, rules
@@ -215,6 +215,17 @@ class SandboxSettings(_Section):
         20 * GIB, ge=0, description="All files in the directories that an executor keeps; those that no call uses are removed beyond it."
     )
     uid: int = Field(65534, ge=1, description="Unprivileged user that sandboxes run as when the executor runs as root.")
+
+    @field_validator("workspaces", "template_store", "wheels")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        return None if path is None else path.absolute()  # drivers start their programs elsewhere
+
+    @model_validator(mode="after")
+    def _pool_in_order(self) -> Self:
+        if "pool_min" in self.model_fields_set and 0 < self.pool_max < self.pool_min:
+            raise ValueError(f"pool_min ({self.pool_min}) is more than pool_max ({self.pool_max})")
+        return self
 
 
 class ModelSettings(_Section):

@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
 import pytest
+from pydantic import ValidationError
 
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
@@ -17,6 +19,7 @@ from dualtrack.sandbox.cgroups import CgroupSupport, Controller
 from dualtrack.sandbox.disk import DiskWatch
 from dualtrack.sandbox.factory import configured, open_rung, open_sandboxes
 from dualtrack.sandbox.port import Command, Ended
+from dualtrack.sandbox.programs import kept_agent
 from dualtrack.sandbox.rung import Counters, RungName
 from dualtrack.sandbox.sandbox_group import SandboxGroup
 from dualtrack.sandbox.watch import BackgroundWatch
@@ -81,6 +84,25 @@ def test_a_workspace_is_given_away_without_following_links() -> None:
         assert owners == {12345}
         assert outside.stat().st_uid == 0
         assert workspace.parent.stat().st_uid == 0
+
+
+def test_a_directory_that_can_not_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SandboxUnavailable, match=r"file/workspaces for workspaces can't be used.*DUALTRACK_SANDBOX__WORKSPACES"):
+        kept_agent(tmp_path / "file" / "workspaces")
+
+
+def test_directories_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = SandboxSettings(workspaces=Path("here"), template_store=Path("there"))
+    assert (settings.workspaces, settings.template_store, settings.wheels) == (tmp_path / "here", tmp_path / "there", None)
+
+
+@pytest.mark.parametrize(("least", "most", "wrong"), [(9, 8, True), (8, 8, False), (9, 0, False)])
+def test_a_pool_has_no_less_than_its_least(least: int, most: int, *, wrong: bool) -> None:
+    with pytest.raises(ValidationError, match=r"pool_min \(9\) is more than pool_max \(8\)") if wrong else nullcontext():
+        SandboxSettings(pool_min=least, pool_max=most)
+    assert SandboxSettings(pool_max=1).pool_max == 1  # the default of the other gives way
 
 
 def test_disk_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def kept_agent(directory: Path) -> Path:
     """The in-sandbox agent of this version, as `bundle.write_agent` writes it, below `directory`.
 
     Raises:
-        SandboxUnavailable: `directory` is not ours alone.
+        SandboxUnavailable: `directory` is not ours alone, or can't be written to.
     """
     digest = hashlib.sha256(sys.version.encode())  # it holds byte code for this Python
     for source in sorted(resources.files("dualtrack.sandbox.inside").iterdir(), key=lambda source: source.name):
@@ -90,6 +90,18 @@ def kept_agent(directory: Path) -> Path:
 def _kept(directory: Path, name: str, make: Callable[[Path], object]) -> Path:
     """A directory of that name below `directory`, made by `make` unless it is there."""
     target = directory / name
+    try:
+        _make(target, make)
+        _refuse_foreign(target)
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"The directory {directory} for workspaces can't be used: {error}. Set DUALTRACK_SANDBOX__WORKSPACES to one of your own."
+        ) from error
+    return target
+
+
+def _make(target: Path, make: Callable[[Path], object]) -> None:
+    directory = target.parent
     if not target.exists():
         directory.mkdir(mode=0o711, parents=True, exist_ok=True)
         _refuse_foreign(directory)
@@ -101,8 +113,6 @@ def _kept(directory: Path, name: str, make: Callable[[Path], object]) -> Path:
             except OSError:
                 if not target.exists():  # else another process was faster
                     raise
-    _refuse_foreign(target)
-    return target
 
 
 def remove_drafts(directory: Path) -> list[str]:
