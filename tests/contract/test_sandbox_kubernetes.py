@@ -85,8 +85,8 @@ class TestKubernetesLimits(Kubernetes, SessionLimitsContract):
         yield session
         session.close()
 
-    def test_disk(self, small: Session) -> None:  # type: ignore[override]  # by its name
+    def test_disk(self, small: Session) -> None:
         super().test_disk(small)
 
-    def test_disk_between_two_commands(self, small: Session) -> None:  # type: ignore[override]  # by its name
+    def test_disk_between_two_commands(self, small: Session) -> None:
         super().test_disk_between_two_commands(small)

@@ -33,7 +33,7 @@ from dualtrack.sandbox.kubernetes_sandbox import KubernetesSandbox
 from dualtrack.sandbox.rung import LaunchSpec, RungName, RungReport
 from dualtrack.sandbox.template_catalog import definitions
 from dualtrack.sandbox.templates import VARIABLE
-from dualtrack.settings import SandboxSettings
+from dualtrack.settings import KubernetesSettings, SandboxSettings
 
 _STRENGTH: Final = "pod: unprivileged user, no capabilities, read-only image, no token, no network; shares the node's kernel"
 _STRENGTH_RUNTIME: Final = "pod without capabilities, token and network in the runtime class {runtime}"
@@ -114,10 +114,10 @@ class KubernetesRung:
         }
         return RungReport(
             self.name,
-            works=not (problem := _problem(printed, said)),
+            works=not (problem := trial_problem(printed, said)),
             strength=strength,
             found=found,
-            gaps=_gaps(setup, runtime),
+            gaps=_gaps(setup, self._settings),
             problem=problem,
         )
 
@@ -213,7 +213,8 @@ class KubernetesRung:
         return printed, said
 
 
-def _problem(printed: bytes, said: str) -> str:
+def trial_problem(printed: bytes, said: str) -> str:
+    """What the proof's output says against the rung, and what to do; empty if all is well."""
     lines = printed.split()
     if lines[:1] != [b"42"]:
         return (
@@ -228,10 +229,13 @@ def _problem(printed: bytes, said: str) -> str:
     return ""
 
 
-def _gaps(setup: _Setup, runtime: str | None) -> list[str]:
+def _gaps(setup: _Setup, settings: KubernetesSettings) -> list[str]:
+    runtime = settings.runtime_class
+    shared_user = settings.uid is not None and not setup.user_namespace and runtime is None
     gaps = {
         "users inside are users of the node: no user namespaces (DUALTRACK_SANDBOX__KUBERNETES__USER_NAMESPACES)": not setup.user_namespace
         and runtime is None,
+        "the limit on processes is one for all pods of a node: they have the same user (DUALTRACK_SANDBOX__KUBERNETES__UID)": shared_user,
         "no network by permission: agents that ask for one are refused": True,
         "a read-only workspace can be written to; what is written is dropped": True,
         "CPU time is limited per process and not counted; a pod has no more than its share at a time": True,

@@ -35,6 +35,8 @@ OK: Final = frozenset((200, 201, 202))
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
 _DENIED: Final = frozenset((401, 403))
+_QUOTA: Final = "exceeded quota"
+"""Of a refusal that passes, once other pods have ended."""
 
 Query = Sequence[tuple[str, object]]
 
@@ -109,7 +111,7 @@ class Cluster:
             SandboxFailed: it did not work this time.
             SandboxUnavailable: the executor's account may not do that.
         """
-        if reply.status in _DENIED:
+        if reply.status in _DENIED and _QUOTA not in reply.message:
             raise SandboxUnavailable(
                 f"The cluster does not let this executor do what the sandbox needs ({what}): {reply.message}. "
                 "infra/kubernetes/sandbox-rbac.yaml has the Role."

@@ -175,7 +175,8 @@ class PodStream:
         poll = select.poll()
         poll.register(self._stopping, select.POLLIN)
         wanted = (select.POLLIN if len(self._incoming) < _HELD else 0) | (select.POLLOUT if self._outgoing else 0)
-        poll.register(self._socket, wanted)
+        if wanted:  # else its end would wake us all the time, before anybody makes room
+            poll.register(self._socket, wanted)
         if self._fed and len(self._outgoing) < _HELD:
             poll.register(self._source, select.POLLIN)
         if self._incoming:

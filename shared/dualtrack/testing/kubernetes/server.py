@@ -32,7 +32,8 @@ _PATH = re.compile(rf"^/(?:api/v1|apis/[a-z.0-9]+/v1)/namespaces/{NAMESPACE}/([a
 class FakeCluster:
     """A context manager. `store` has its objects, `kubelet` its node; `requests` what was asked, as "POST pods".
 
-    Set `minor` for its version, `denied` to verbs and kinds that its access control forbids ("POST networkpolicies"), `faults` to statuses
+    Set `minor` for its version, `denied` to verbs and kinds that its access control forbids ("POST networkpolicies") in the words of
+    `refusal`, `faults` to statuses
     that the next requests get instead of an answer.
     """
 
@@ -42,6 +43,7 @@ class FakeCluster:
         self.requests: list[str] = []
         self.denied: set[str] = set()
         self.faults: deque[int] = deque()
+        self.refusal = "forbidden: the test's access control"
         self.minor = "37"
         self._scratch = tempfile.TemporaryDirectory(prefix="dualtrack-cluster-")
         self._authority = trustme.CA()
@@ -88,7 +90,7 @@ class FakeCluster:
     def names(self, kind: str) -> list[str]:
         return [thing["metadata"]["name"] for thing in self.store.select(kind)]
 
-    def breakconnections(self) -> None:
+    def break_connections(self) -> None:
         """Cut every exec, as a restarted API server does."""
         for connection in list(self.connections):
             with contextlib.suppress(OSError):
@@ -164,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
         if cluster.faults:
             self._refuse(cluster.faults.popleft(), "a fault of the test")
         elif asked in cluster.denied:
-            self._refuse(403, f'{kind} is forbidden: User "executor" cannot do that')
+            self._refuse(403, cluster.refusal)
         elif exec_:
             self._exec(name, query)
         else:
