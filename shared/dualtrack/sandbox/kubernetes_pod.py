@@ -29,8 +29,9 @@ LEASE: Final = "lease"
 _TMP: Final = "/tmp"  # noqa: S108 - the sandbox's own
 _MARGIN_BYTES: Final = 64 * MIB
 """Of the node's disk beside workspace and /tmp: what the kubelet itself writes for a pod."""
-_SLEEP: Final = "import signal; signal.sigwait({signal.SIGTERM})"
-"""The first process: it holds the pod open, and its end, by the kubelet's SIGTERM, is that of every process in it."""
+_SLEEP: Final = "import signal as s; s.pthread_sigmask(s.SIG_BLOCK, {s.SIGTERM}); s.signal(s.SIGCHLD, s.SIG_IGN); s.sigwait({s.SIGTERM})"
+"""The first process: it holds the pod open, and its end, by the kubelet's SIGTERM, is that of every process in it. To a first process
+only signals that it blocks or handles are delivered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -10,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
@@ -69,6 +72,11 @@ def started(rung: KubernetesRung, spec_of: SpecOf) -> Iterator[AgentSession]:
 
 def begin(rung: KubernetesRung, spec: LaunchSpec) -> AgentSession:
     return AgentSession(rung.launch(spec), spec, "test", shares_files=False)
+
+
+def ignores(pid: int, number: signal.Signals) -> bool:
+    (mask,) = (line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigIgn:"))
+    return bool(int(mask, 16) & 1 << number - 1)
 
 
 def soon(condition: Callable[[], object]) -> bool:
@@ -244,6 +252,26 @@ def test_the_environment_has_nothing_of_the_cluster(started: AgentSession) -> No
     names = {line.partition("=")[0] for line in printed.splitlines()}
     assert {"PATH", "HOME", "LANG", "TMPDIR"} <= names
     assert not [name for name in names if "KUBERNETES" in name]
+
+
+def test_the_kubelets_first_signal_ends_every_process_of_a_pod(rung: KubernetesRung, spec_of: SpecOf, cluster: FakeCluster) -> None:
+    """The container's own command, as the first process of a pid namespace: most signals don't reach one."""
+    sandbox = rung.launch(spec_of())
+    (pod,) = cluster.store.select("pods")
+    sandbox.close()
+    command = pod["spec"]["containers"][0]["command"]
+    with subprocess.Popen(["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", *command]) as unshare:
+        try:
+            parent = psutil.Process(unshare.pid)
+            assert soon(lambda: unshare.poll() is not None or [child for child in parent.children() if "sigwait" in str(child.cmdline())])
+            if unshare.poll() is not None:
+                pytest.skip("no pid namespace can be made here")
+            (first,) = parent.children()
+            assert soon(lambda: ignores(first.pid, signal.SIGCHLD))  # from then on it waits
+            first.terminate()
+            assert unshare.wait(10) is not None
+        finally:
+            unshare.kill()
 
 
 def test_only_what_the_dead_have_left_is_removed(rung_of: RungOf, spec_of: SpecOf, cluster: FakeCluster) -> None:
