@@ -238,6 +238,7 @@ def _gaps(setup: _Setup, settings: KubernetesSettings) -> list[str]:
         "the limit on processes is one for all pods of a node: they have the same user (DUALTRACK_SANDBOX__KUBERNETES__UID)": shared_user,
         "no network by permission: agents that ask for one are refused": True,
         "a read-only workspace can be written to; what is written is dropped": True,
+        "a command can end its own session, by a signal to the agent": True,
         "CPU time is limited per process and not counted; a pod has no more than its share at a time": True,
         "processes are limited by RLIMIT_NPROC and hits are not counted; podPidsLimit of the kubelets is the fence": True,
         "the workspace's size is looked at by the kubelet, some ten seconds apart; its number of files when they are fetched": True,
