@@ -28,8 +28,9 @@ REQUEST = SessionRequest(LIMITS)
 class Desk:
     """Places over fakes, and a job's calls as the executor makes them."""
 
-    def __init__(self, places: Places, sessions: FakeSessions, ended: set[str]) -> None:
+    def __init__(self, places: Places, workdirs: Workdirs, sessions: FakeSessions, ended: set[str]) -> None:
         self.places = places
+        self.workdirs = workdirs
         self.sessions = sessions
         self.ended = ended
         self.store = WorkspaceStore(MemoryStore(), "ten_1", PlatformLimits())
@@ -91,7 +92,7 @@ def _desk(tmp_path: Path, limits: SandboxLimits = LIMITS) -> Iterator[Desk]:
         Workdirs(SandboxSettings(workspaces=tmp_path / "workspaces")) as workdirs,
         Places(sessions, workdirs, limits, lambda ids: ended & set(ids)) as places,
     ):
-        desk.append(Desk(places, sessions, ended))
+        desk.append(Desk(places, workdirs, sessions, ended))
         yield desk[0]
 
 
@@ -211,6 +212,8 @@ def test_a_session_that_goes_beyond_a_limit_between_calls_is_ended(desk: Desk) -
     session.exceeds = "killed: workspace limit 1 MiB"
     desk.places.watch()
     assert desk.ends == [EndReason.LIMIT]
+    with desk.workdirs.lease("job_1") as directory:
+        assert directory.size >= LIMITS.disk_bytes, "it counts as full until it is restored"
     desk.call(first, "call_1", "call_2")
     assert "(killed: workspace limit 1 MiB, between two calls)" in desk.notice
     assert "what those wrote after the last call" in desk.notice

@@ -49,8 +49,10 @@ def no_way_out() -> None:
 class Place:
     """One job's place, while leased. Commands of calls that share it run one after another."""
 
-    def __init__(self, sessions: Sessions, directory: Workdir) -> None:
+    def __init__(self, sessions: Sessions, directory: Workdir, disk_bytes: int) -> None:
+        """`disk_bytes`: the most that sandboxes may write to the directory."""
         self._sessions = sessions
+        self._disk_bytes = disk_bytes
         self._directory = directory
         self._lock = threading.RLock()
         self._session: Session | None = None
@@ -204,6 +206,8 @@ class Place:
                 return
             if self._stateful:
                 self._lost = _gone(why, during_call=during_call)
+                if not during_call:  # nobody knows how much was written in the background since the last call
+                    self._directory.size = max(self._directory.size, self._disk_bytes)
             self._stateful = False
             try:
                 session.close(reason, keep=self._directory.path if self._directory.path.is_dir() else None)
@@ -361,7 +365,7 @@ class Places:
         with self._lock:
             place = old = self._places.get(job_id)
             if place is None or not place.stands_in(directory):
-                place = self._places[job_id] = Place(self._sessions, directory)
+                place = self._places[job_id] = Place(self._sessions, directory, self._limits.disk_bytes)
             self._places.move_to_end(job_id)
             self._users[job_id] = self._users.get(job_id, 0) + 1
             # What is left of jobs that have no session is next to nothing, yet there is no end of jobs.
