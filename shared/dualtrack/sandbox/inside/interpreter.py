@@ -31,6 +31,7 @@ def serve(workspace: str) -> int:
     cells.new_main()
     cells.warm_up(_WARM_UP)
     own = os.getpid()
+    control = _identity()
     while True:
         found = _receive()
         if found is None:
@@ -46,7 +47,18 @@ def serve(workspace: str) -> int:
             ending.leave(status.code)
         ending.flush()
         system.flush_c_streams()
+        if _identity() != control:  # the cell has closed all descriptors, as daemons do, and may have opened a file of its own there
+            ending.leave(status.code)
         os.write(children.CONTROL, DONE if status.code == 0 else RAISED)
+
+
+def _identity() -> tuple[int, int] | None:
+    """Which socket or file the control descriptor is; None if it is closed."""
+    try:
+        found = os.fstat(children.CONTROL)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _receive() -> Any:

@@ -456,6 +456,17 @@ class SessionPythonContract(Asking):
         assert outcome.note.startswith("new Python session")
         assert python("y = 2", persistent=True).note == ""
 
+    @pytest.mark.parametrize("reopened", [False, True])
+    def test_a_persistent_cell_that_closes_all_descriptors(self, python: Run, *, reopened: bool) -> None:
+        python("x = 1", persistent=True)
+        file = "mine = open('mine', 'w+'); assert mine.fileno() == 3" if reopened else ""
+        outcome = python(f"import os\nos.closerange(3, 256)\n{file}", persistent=True)
+        assert (outcome.exit_code, outcome.stderr) == (0, b"")
+        outcome = python("import os; print('x' in globals(), os.path.exists('mine') and os.path.getsize('mine'))", persistent=True)
+        assert outcome.stdout.split() == [b"False", b"0" if reopened else b"False"]
+        assert "new Python session" in outcome.note
+        python("import os\nif os.path.exists('mine'): os.remove('mine')")
+
     def test_persistent_cells_have_a_cpu_limit_each(self, python: Run) -> None:
         burn = "import time\nend = time.process_time() + 0.7\nwhile time.process_time() < end: pass"
         for _ in range(2):
