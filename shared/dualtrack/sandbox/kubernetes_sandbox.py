@@ -148,12 +148,17 @@ class KubernetesSandbox:
         """Whether it runs; False if it never will, or is not wanted any more."""
         pause = _LOOK_S[0]
         while not self._wait(pause):
-            self._status = self._look()
+            pause = min(2 * pause, _LOOK_S[1])
+            try:
+                self._status = self._look()
+            except SandboxFailed as error:  # whoever waits for the agent has a time limit
+                self._problem = error.message
+                continue
+            self._problem = ""
             if self._status.running:
                 return True
             if self._status.over:
                 return False
-            pause = min(2 * pause, _LOOK_S[1])
         return False
 
     def _carry(self) -> None:

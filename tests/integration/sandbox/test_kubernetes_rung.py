@@ -193,10 +193,12 @@ def test_it_can_be_ended_while_it_starts(rung: KubernetesRung, spec_of: SpecOf, 
     assert (cluster.names("pods"), open_descriptors()) == ([], before)
 
 
-def test_passing_failures_are_passed(rung: KubernetesRung, spec_of: SpecOf, cluster: FakeCluster) -> None:
+def test_passing_failures_are_passed(rung: KubernetesRung, spec_of: SpecOf, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dualtrack.sandbox.kubernetes_api._LONGEST_S", 0.05)
     rung.sweep()
     cluster.faults.extend((429, 503, 500))
     session = begin(rung, spec_of())
+    cluster.faults.extend((503,) * 6)  # more than are tried, while it starts
     session.wait_ready(30)
     cluster.faults.extend((429, 504))
     session.close()
@@ -223,7 +225,8 @@ def test_a_full_quota_passes(rung: KubernetesRung, spec_of: SpecOf, cluster: Fak
         rung.launch(spec_of())
 
 
-def test_a_broken_connection_ends_the_session(started: AgentSession, cluster: FakeCluster) -> None:
+def test_a_broken_connection_ends_the_session(started: AgentSession, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dualtrack.sandbox.kubernetes_sandbox._REASON_S", 0.5)  # the pod has none: it still runs
     threading.Timer(0.5, cluster.break_connections).start()
     with pytest.raises(SandboxFailed, match="broke off"):
         runner(started)("sleep", "100")
