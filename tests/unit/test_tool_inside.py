@@ -105,6 +105,14 @@ def test_list_of_nothing_and_of_odd_names(workspace: Path) -> None:
     assert inside.list_files(".", 9, 99, recursive=True) == "bad�  0 B"
 
 
+def test_a_name_can_not_pose_as_several_entries(workspace: Path) -> None:
+    (workspace / "a  1 B\nb\x1b[2J").touch()
+    (workspace / "link").symlink_to("to\nwhere é")
+    assert inside.list_files(".", 100, 10_000, recursive=False).splitlines() == ["a  1 B\\nb\\x1b[2J  0 B", "link -> to\\nwhere é"]
+    with pytest.raises(Refused, match=r"has: a  1 B\\nb"):
+        inside.read("missing", 1, 10, 1000)
+
+
 def test_search(workspace: Path) -> None:
     (workspace / "src").mkdir()
     (workspace / "src/a.py").write_text("import os\n\ndef main() -> None:\n    return os\n")

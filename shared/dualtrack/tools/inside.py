@@ -50,7 +50,7 @@ def nearby(path: str) -> str:
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder) or "."
     names = sorted(os.listdir(folder))
-    shown = ", ".join(names[:NEARBY]) + (", …" if len(names) > NEARBY else "")
+    shown = ", ".join(map(shown_name, names[:NEARBY])) + (", …" if len(names) > NEARBY else "")
     return f" {'The workspace' if folder == '.' else folder} has: {shown or 'nothing'}."
 
 
@@ -173,10 +173,15 @@ def walk(path: str, *, recursive: bool) -> Iterator[os.DirEntry[str]]:
                 continue
 
 
+def shown_name(name: str) -> str:
+    """A name on one line, whatever bytes it holds: control characters as Python writes them, so that it can't pose as several."""
+    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return "".join(char if char.isprintable() or char == " " else char.encode("unicode_escape").decode() for char in text)
+
+
 def shown_path(entry: os.DirEntry[str]) -> str:
-    """The path as the model should use it, whatever bytes the name holds."""
-    path = entry.path[2:] if entry.path.startswith("./") else entry.path  # noqa: FURB188 - removeprefix came with Python 3.9
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    """The path as the model should use it."""
+    return shown_name(entry.path[2:] if entry.path.startswith("./") else entry.path)  # noqa: FURB188 - removeprefix came with Python 3.9
 
 
 def list_files(path: str, limit: int, limit_chars: int, *, recursive: bool) -> str:
@@ -186,7 +191,7 @@ def list_files(path: str, limit: int, limit_chars: int, *, recursive: bool) -> s
     for entry in walk(path, recursive=recursive):
         total += 1
         if entry.is_symlink():
-            text = f"{shown_path(entry)} -> {os.readlink(entry.path)}".encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            text = f"{shown_path(entry)} -> {shown_name(os.readlink(entry.path))}"
         elif entry.is_dir(follow_symlinks=False):
             text = f"{shown_path(entry)}/"
         else:

@@ -179,6 +179,9 @@ class SessionContract(Asking):
         pid = outcome.stdout.decode().strip()
         assert run("sh", "-c", f"kill -0 {pid}").exit_code == 0
         assert run("sh", "-c", f"kill -9 {pid}").exit_code == 0
+        deadline = time.monotonic() + 10
+        while run("true").background and time.monotonic() < deadline:
+            time.sleep(0.05)  # it is dying
         assert run("true").background == 0
 
     def test_background_output_is_in_nobodys_outcome_and_stops_nobody(self, run: Run) -> None:
