@@ -31,9 +31,9 @@ def test_a_job_is_one_connected_tree_with_every_model_and_tool_call(stack: Stack
         body = {"instructions": f"```script\n{json.dumps(SCRIPT)}\n```", "checks": ["true"]}
         job_id = client.post("/v1/jobs", json=body, headers={"traceparent": caller}).raise_for_status().json()["id"]
     assert stack.wait(job_id)["status"] == "succeeded"
-    # request, agent, 3 decisions, their 3 chats, 4 tools (two lists, shell, check)
-    spans = complete(otlp, "0af7651916cd43dd8448eb211c80319c", 12)
-    assert len(spans) == 12
+    # request, agent, 3 decisions, their 3 chats, 4 tools (two lists, shell, check), each run in a sandbox: the job's, then the check's own
+    spans = complete(otlp, "0af7651916cd43dd8448eb211c80319c", 19)
+    assert len(spans) == 19
     by_id = {span.span_id: span for span in spans}
     assert len(by_id) == len(spans)
     roots = [span for span in spans if span.parent_id not in by_id]
@@ -44,6 +44,9 @@ def test_a_job_is_one_connected_tree_with_every_model_and_tool_call(stack: Stack
     assert names.count("execute_tool list_files") == 2
     assert names.count("execute_tool shell") == 1
     assert names.count("execute_tool check") == 1
+    assert [names.count(f"sandbox.{what}") for what in ("claim", "run", "destroy")] == [2, 4, 1]
+    in_sandbox = [span for span in spans if span.name.startswith("sandbox.")]
+    assert {by_id[span.parent_id].name.split()[0] for span in in_sandbox if span.parent_id is not None} == {"execute_tool"}
     (agent,) = [span for span in spans if span.name == "invoke_agent default"]
     assert agent.attributes[genai.CONVERSATION_ID] == job_id
     assert agent.parent_id == roots[0].span_id
