@@ -471,8 +471,9 @@ class SessionPythonContract(Asking):
         python("import os\nif os.path.exists('mine'): os.remove('mine')")
 
     def test_persistent_cells_have_a_cpu_limit_each(self, python: Run) -> None:
-        burn = "import time\nend = time.process_time() + 0.7\nwhile time.process_time() < end: pass"
-        for _ in range(2):
+        # Together more than the limit; each far below, as a kernel in user space needs processor time of its own.
+        burn = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass"
+        for _ in range(3):
             assert python(burn, persistent=True, cpu_time_s=1).exit_code == 0
 
     def test_output_of_a_persistent_thread_is_in_no_other_cell(self, python: Run) -> None:
