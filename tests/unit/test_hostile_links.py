@@ -312,6 +312,6 @@ def test_a_command_can_not_hide_files_from_the_disk_watch_by_depth(work: Path) -
     os.close(descriptor)
     watch = DiskWatch(work, SandboxLimits())
     watch._next = 0.0
-    assert watch.look() == "disk_limit"
+    assert watch.look() == "disk_depth_limit"
     with nofollow.opened(work, nofollow.DIRECTORY_FLAGS) as root:
         trees.empty(root)

@@ -52,7 +52,7 @@ def outcome(
         (outcome(0, FORKS), Ended.EXITED, 0, None, "reached: process limit 128"),
         (outcome(0, MEMORY), Ended.EXITED, 0, None, "reached: memory limit 512 MiB, for which a process was killed"),
         (outcome(9, FORKS), Ended.SIGNALLED, None, 9, "killed: signal 9 (SIGKILL); reached: process limit 128"),
-        (outcome(0, FORKS, before=Counters()), Ended.EXITED, 0, None, ""),
+        (outcome(0, FORKS, before=Counters()), Ended.EXITED, 0, None, "reached: memory limit 512 MiB, for which"),
         (outcome(9, Counters()), Ended.SIGNALLED, None, 9, "killed: signal 9 (SIGKILL)"),
         (outcome(stopped=Ended.CANCELLED, after=MEMORY), Ended.CANCELLED, None, None, "killed: cancelled; reached: memory limit 512 MiB, "),
     ],

@@ -126,7 +126,7 @@ def database(postgres: Any, template_database: str) -> Iterator[Database]:
 
 @pytest.fixture(scope="session")
 def sessions() -> Iterator[Sessions]:
-    """One pool for all tests: sandboxes are started while others are at work."""
+    """One pool for all tests of the engine: sandboxes are started while others are at work."""
     with tempfile.TemporaryDirectory(prefix="dualtrack-test-", dir="/var/tmp") as directory:
         Path(directory).chmod(0o711)
         with open_sandboxes(SandboxSettings(workspaces=Path(directory) / "workspaces"), PlatformLimits().sandbox) as opened:

@@ -150,6 +150,11 @@ def test_no_control_group_is_left() -> None:
     parents = {found.parent for found in (support.memory, support.pids) if found is not None}
     if not parents:
         pytest.skip("no control groups can be made here")
+
+    def groups() -> set[Path]:
+        return {path for parent in parents for path in parent.glob(f"dualtrack-*-{os.getpid()}-*")}
+
+    others = groups()  # warm sandboxes of other tests
     sandbox = bubblewrap()
     with sandbox_workspace() as workspace:
         for argv, ended in (
@@ -159,5 +164,4 @@ def test_no_control_group_is_left() -> None:
         ):
             limits = SandboxLimits(wall_time_s=2, memory_bytes=64 * MIB)
             assert sandbox.run(Command(argv), workspace, limits, threading.Event()).ended is ended
-    ours = [path for parent in parents for path in parent.glob(f"dualtrack-*-{os.getpid()}-*")]
-    assert ours == []
+    assert groups() <= others
