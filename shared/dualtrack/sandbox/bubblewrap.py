@@ -18,17 +18,15 @@ from typing import Final
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.access import give_workspace
-from dualtrack.sandbox.bundle import TARGET, agent_argv
 from dualtrack.sandbox.bwrap_sandbox import BwrapSandbox, Setup
 from dualtrack.sandbox.bwrap_setup import find_setup, trial
 from dualtrack.sandbox.cgroups import CgroupSupport, detect
 from dualtrack.sandbox.group_names import remove_leftovers
-from dualtrack.sandbox.programs import kept_agent, remove_drafts
-from dualtrack.sandbox.rung import AgentProgram, LaunchSpec, Mount, RungName, RungReport
+from dualtrack.sandbox.programs import agent_program, remove_drafts
+from dualtrack.sandbox.rung import AgentProgram, LaunchSpec, RungName, RungReport
 from dualtrack.sandbox.spawner import spawner_for
 from dualtrack.settings import SandboxSettings
 
-_MESSAGE_BYTES: Final = 2000
 _STRENGTH: Final = "unprivileged user, all namespaces, system call filter; shares the kernel with the machine"
 _VERSION_S: Final = 20.0
 _PROOF: Final = ("python3", "-I", "-S", "-c", "print(6 * 7)")
@@ -104,7 +102,7 @@ class BubblewrapRung:
     def _program(self) -> AgentProgram:
         with self._lock:
             if self._agent is None:
-                self._agent = AgentProgram(Mount(kept_agent(self._settings.workspaces), TARGET), agent_argv())
+                self._agent = agent_program(self._settings.workspaces)
             return self._agent
 
     def _groups(self) -> CgroupSupport:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import compileall
 import os
-import shutil
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -43,8 +42,3 @@ def write_agent(directory: Path) -> Path:
             (Path(root) / name).chmod(0o644)
     directory.chmod(0o755)
     return directory
-
-
-def remove_agent(directory: Path) -> None:
-    """Remove what `write_agent` wrote."""
-    shutil.rmtree(directory, ignore_errors=True)

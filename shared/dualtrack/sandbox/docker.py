@@ -23,12 +23,11 @@ from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.objects.process_dir import ProcessDirectory
 from dualtrack.sandbox.access import give_workspace
-from dualtrack.sandbox.bundle import TARGET, agent_argv
 from dualtrack.sandbox.container_seccomp import docker_profile
 from dualtrack.sandbox.docker_command import complaint, docker, remove
 from dualtrack.sandbox.docker_options import Image
 from dualtrack.sandbox.docker_sandbox import DockerSandbox
-from dualtrack.sandbox.programs import kept_agent
+from dualtrack.sandbox.programs import agent_program
 from dualtrack.sandbox.rung import AgentProgram, Enforced, LaunchSpec, Mount, RungName, RungReport
 from dualtrack.settings import SandboxSettings
 
@@ -152,7 +151,7 @@ class DockerRung:
     def _program(self) -> AgentProgram:
         with self._lock:
             if self._agent is None:
-                self._agent = AgentProgram(Mount(kept_agent(self._settings.workspaces), TARGET), agent_argv())
+                self._agent = agent_program(self._settings.workspaces)
             return self._agent
 
     def _directory(self) -> ProcessDirectory:

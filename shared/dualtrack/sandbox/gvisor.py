@@ -23,15 +23,14 @@ from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.objects.process_dir import ProcessDirectory
 from dualtrack.sandbox.access import give_workspace
-from dualtrack.sandbox.bundle import TARGET, agent_argv
 from dualtrack.sandbox.cgroups import CgroupSupport, detect
 from dualtrack.sandbox.group_names import remove_leftovers
 from dualtrack.sandbox.gvisor_bundle import Ids, write_root
 from dualtrack.sandbox.gvisor_processes import end_processes_below
 from dualtrack.sandbox.gvisor_sandbox import GvisorSandbox, Setup
 from dualtrack.sandbox.interpreter import interpreter_prefix
-from dualtrack.sandbox.programs import kept_agent
-from dualtrack.sandbox.rung import AgentProgram, LaunchSpec, Mount, RungName, RungReport
+from dualtrack.sandbox.programs import agent_program
+from dualtrack.sandbox.rung import AgentProgram, LaunchSpec, RungName, RungReport
 from dualtrack.sandbox.spawner import spawner_for
 from dualtrack.settings import SandboxSettings
 
@@ -129,7 +128,7 @@ class GvisorRung:
     def _program(self) -> AgentProgram:
         with self._lock:
             if self._agent is None:
-                self._agent = AgentProgram(Mount(kept_agent(self._settings.workspaces), TARGET), agent_argv())
+                self._agent = agent_program(self._settings.workspaces)
             return self._agent
 
     def _groups(self) -> CgroupSupport:

