@@ -100,6 +100,18 @@ def test_it_answers_writes_like_a_full_disk_and_still_reads(proxy: TcpProxy, cli
     assert client.put("/", content=b"x").text == "x"
 
 
+def test_a_refused_write_is_answered_although_its_body_comes_late(proxy: TcpProxy) -> None:
+    proxy.refuse_writes = True
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection:
+        connection.sendall(b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n")
+        answer = connection.recv(1000)
+        connection.sendall(bytes(300_000))
+        while data := connection.recv(1000):
+            answer += data
+    assert answer.startswith(b"HTTP/1.1 507 ")
+    assert answer.endswith(b"</Error>")
+
+
 def test_the_witness_writes_every_call_down_before_it_answers(tmp_path: Path) -> None:
     log, output = tmp_path / "calls", tmp_path / "output"
     argv = [sys.executable, "-m", "dualtrack.testing.witness", "--log", str(log)]

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 _CHUNK: Final = 262_144
 _WRITES: Final = (b"PUT ", b"POST ", b"DELETE ")
+_LINGER_S: Final = 10.0
 _FULL: Final = (
     b"HTTP/1.1 507 Insufficient Storage\r\nContent-Type: application/xml\r\nConnection: close\r\n\r\n"
     b"<Error><Code>StorageFull</Code><Message>The disk is full.</Message></Error>"
@@ -113,8 +114,16 @@ class TcpProxy:
             # A client sends its next request when it has the last answer, so each begins a chunk.
             if self.refuse_writes and back is not None and data.startswith(_WRITES):
                 back.write(_FULL)
-                await back.drain()
-                back.close()
+                back.write_eof()
+                await _drop_the_rest(source)
                 return
             sink.write(data)
             await sink.drain()
+
+
+async def _drop_the_rest(source: asyncio.StreamReader) -> None:
+    """Read what the client still sends until it hangs up: closing a socket with unread bytes resets it, and the answer would be lost."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER_S):
+            while await source.read(_CHUNK):
+                pass
