@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,7 +168,7 @@ def test_a_file_swapped_between_the_scan_and_its_reading(
         (work / f"{n:02}").write_text("of the host" if n else "mine")
     real = trees.scan
 
-    def swapping(root: int, **limits: int) -> trees.Tree:
+    def swapping(root: int, **limits: Any) -> trees.Tree:
         tree = real(root, **limits)
         (work / "00").unlink()
         if kind == "fifo":
@@ -197,7 +198,7 @@ def test_a_directory_swapped_for_a_link_between_the_scan_and_the_reading(
             (directory / f"{n}").write_text(f"{directory.name} {n}")
     real = trees.scan
 
-    def swapping(root: int, **limits: int) -> trees.Tree:
+    def swapping(root: int, **limits: Any) -> trees.Tree:
         tree = real(root, **limits)
         (work / "data").rename(tmp_path / "away")
         (work / "data").symlink_to(outside)
@@ -223,7 +224,7 @@ def test_a_directory_swapped_for_a_link_while_it_is_restored(
         (work / "data" / f"{n}").unlink()
     real = trees.scan
 
-    def swapping(root: int, **limits: int) -> trees.Tree:
+    def swapping(root: int, **limits: Any) -> trees.Tree:
         tree = real(root, **limits)
         (work / "data").rmdir()
         (work / "data").symlink_to(outside)

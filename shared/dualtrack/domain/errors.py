@@ -259,6 +259,12 @@ class StaleAttempt(DualtrackError):
     code = "stale_attempt"
 
 
+class Cancelled(DualtrackError):
+    """The job was told to stop, or the claim is lost, while its workspace was saved or restored: neither is finished, nothing names it."""
+
+    code = "cancelled"
+
+
 class ObjectMissing(DualtrackError):
     """No object under that key."""
 

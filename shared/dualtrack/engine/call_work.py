@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from dualtrack.db import steps
 from dualtrack.db.steps import LatestChange
 from dualtrack.domain.egress import EgressRequest
-from dualtrack.domain.errors import InvalidPath, ObjectMissing
+from dualtrack.domain.errors import Cancelled, InvalidPath, ObjectMissing
 from dualtrack.domain.job import Job
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.domain.step import KEPT_STATE, Call
@@ -27,6 +27,7 @@ from dualtrack.engine.places import Place, Places, WayOut
 from dualtrack.engine.runtime import Runtime
 from dualtrack.faults import Fault, point
 from dualtrack.objects.blobs import BlobStore
+from dualtrack.objects.cancelling import Check, check_of
 from dualtrack.objects.workspace import FileEntry, WorkspaceStore, WorkspaceTooLarge
 from dualtrack.sandbox.outcome import size_text
 from dualtrack.sandbox.port import Command, Outcome
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from dualtrack.egress.gateway import EgressGateway, Outlet
 
 _SKIPPED_SHOWN: Final = 10
+_NOT_RUN: Final = ToolResult(Observation(ok=False, text=""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,55 +92,76 @@ class CallWork:
     def do(self, job: Job, call: Call, lease: Lease) -> Done:
         """Run the call's tool in the job's workspace, and store what it left.
 
+        A call whose lease says `cancel` stops at once, wherever it is: it has what its tool had said until then, the workspace
+        that the job had before, and nothing else is kept of it.
+
         Raises:
             DualtrackError: our machinery failed; whatever the tool did in the workspace is undone before the next attempt.
         """
         store = WorkspaceStore(self._runtime.store, job.tenant_id, self._runtime.limits)
+        check = check_of(lease.cancel)
         started = time.monotonic()
         changes = call.effect is Effect.WORKSPACE
         workspace = job.workspace
+        result = _NOT_RUN
         with (
             self._places.lease(job.id, shared=call.effect is Effect.PURE) as place,
             self._output.of(call, self._runtime.limits.sandbox) as output,
         ):
-            latest = (lambda: self._latest(job.id)) if changes else None
-            place.prepare(store, job.workspace, latest, alone=call.tool == CHECK_TOOL)
-            context = self._context(job, call, lease, place, output)
-            if changes:
-                place.begin()
-            if call.effect is Effect.EXTERNAL:
-                point(Fault.EXTERNAL_INTEND, job.id)
-                ledger.begin(self._runtime, call)
-                point(Fault.EXTERNAL_SEND, job.id)
-            point(Fault.EXECUTOR_EFFECT, job.id)
-            result = self._runtime.registry.tool(call.tool).run(call.arguments, context)
-            point(Fault.EXECUTOR_EFFECTED, job.id)
-            if call.effect is Effect.EXTERNAL:
-                point(Fault.EXTERNAL_SENT, job.id)
-            if changes and not lease.cancel.is_set():
-                try:
-                    with place.standing_still() as directory:
-                        snapshot = store.snapshot(directory, job.workspace)
-                    workspace = snapshot.digest
-                    point(Fault.EXECUTOR_SNAPSHOT, job.id)
-                    place.done(snapshot, call.id)
-                    result = _with_skipped(result, snapshot.skipped)
-                except WorkspaceTooLarge as error:
-                    place.too_large(self._runtime.limits.workspace_bytes)
-                    note = f"The call's changes were undone: {error.message}"
-                    result = _with_lines(replace(result, observation=replace(result.observation, ok=False)), note)
-                    result = replace(result, details=dict(result.details) | {"undone": error.code})
-            if changes and (notice := place.take_notice()):
-                result = _with_lines(result, notice)
-            if changes and place.keeps_state:
-                result = replace(result, details=dict(result.details) | {KEPT_STATE: True})
-            beyond = self._beyond(job, call, output)
+            try:
+                latest = (lambda: self._latest(job.id)) if changes else None
+                place.prepare(store, job.workspace, latest, alone=call.tool == CHECK_TOOL, cancel=lease.cancel)
+                result = self._ran(call, self._context(job, call, lease, place, output), place)
+                check()
+                if changes:
+                    workspace, result = self._saved(store, job, call, lease, place, result)
+                beyond = self._beyond(job, call, output, check)
+            except Cancelled:
+                return Done(result, job.workspace, (), None, time.monotonic() - started, place.asked())
             asked = place.asked()
         result, kept = self._artifacts(store, workspace, result)
         for request, entry in beyond:
             result = _with_lines(result, f"[{request.description}: {request.name}, {size_text(entry.size)}]")
         result, key = self._stored(job, call, result)
         return Done(result, workspace, (*kept, *beyond), key, time.monotonic() - started, asked)
+
+    def _ran(self, call: Call, context: ToolContext, place: Place) -> ToolResult:
+        """What the call's tool gives."""
+        if call.effect is Effect.WORKSPACE:
+            place.begin()
+        if call.effect is Effect.EXTERNAL:
+            point(Fault.EXTERNAL_INTEND, call.job_id)
+            ledger.begin(self._runtime, call)
+            point(Fault.EXTERNAL_SEND, call.job_id)
+        point(Fault.EXECUTOR_EFFECT, call.job_id)
+        result = self._runtime.registry.tool(call.tool).run(call.arguments, context)
+        point(Fault.EXECUTOR_EFFECTED, call.job_id)
+        if call.effect is Effect.EXTERNAL:
+            point(Fault.EXTERNAL_SENT, call.job_id)
+        return result
+
+    def _saved(
+        self, store: WorkspaceStore, job: Job, call: Call, lease: Lease, place: Place, result: ToolResult
+    ) -> tuple[str | None, ToolResult]:
+        """The job's workspace after a call that may have changed it, and its result with what the agent has to know of that."""
+        workspace = job.workspace
+        try:
+            with place.standing_still() as directory:
+                snapshot = store.snapshot(directory, job.workspace, cancel=lease.cancel)
+            workspace = snapshot.digest
+            point(Fault.EXECUTOR_SNAPSHOT, job.id)
+            place.done(snapshot, call.id)
+            result = _with_skipped(result, snapshot.skipped)
+        except WorkspaceTooLarge as error:
+            place.too_large(self._runtime.limits.workspace_bytes)
+            note = f"The call's changes were undone: {error.message}"
+            result = _with_lines(replace(result, observation=replace(result.observation, ok=False)), note)
+            result = replace(result, details=dict(result.details) | {"undone": error.code})
+        if notice := place.take_notice():
+            result = _with_lines(result, notice)
+        if place.keeps_state:
+            result = replace(result, details=dict(result.details) | {KEPT_STATE: True})
+        return workspace, result
 
     def _context(self, job: Job, call: Call, lease: Lease, place: Place, output: CallOutput) -> ToolContext:
         limits = self._runtime.limits
@@ -169,14 +192,14 @@ class CallWork:
         point(Fault.EXECUTOR_OBSERVATION, job.id)
         return result, key
 
-    def _beyond(self, job: Job, call: Call, output: CallOutput) -> tuple[tuple[ArtifactRequest, FileEntry], ...]:
+    def _beyond(self, job: Job, call: Call, output: CallOutput, check: Check) -> tuple[tuple[ArtifactRequest, FileEntry], ...]:
         """The output that the observation has no room for, stored."""
         found = []
         for channel in Channel:
             spooled = output.beyond(channel)
             if spooled is None:
                 continue
-            blob = BlobStore(self._runtime.store, job.tenant_id).put_file(spooled)
+            blob = BlobStore(self._runtime.store, job.tenant_id).put_file(spooled, check)
             name = f"{call.id}-{channel}-rest.txt"
             cut = "" if output.total(channel) == self._runtime.limits.sandbox.output_bytes + blob.size else "beginning of the "
             request = ArtifactRequest(name, name, f"{cut}rest of {channel}, kept as an artifact")

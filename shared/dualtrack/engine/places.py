@@ -82,7 +82,13 @@ class Place:
         return self._session is not None
 
     def prepare(
-        self, store: WorkspaceStore, digest: str | None, latest: Callable[[], LatestChange | None] | None = None, *, alone: bool = False
+        self,
+        store: WorkspaceStore,
+        digest: str | None,
+        latest: Callable[[], LatestChange | None] | None = None,
+        *,
+        alone: bool = False,
+        cancel: threading.Event | None = None,
     ) -> None:
         """Bring it to where the job stands.
 
@@ -91,8 +97,10 @@ class Place:
             digest: the job's workspace.
             latest: the job's last recorded call that may have changed something; None for a call that needs nothing but the files.
             alone: have a session in which nothing has run: what earlier calls have left there must not meddle with this one.
+            cancel: give up once it is set.
 
         Raises:
+            Cancelled: it is; nobody goes on with what is in the directory now: whoever comes next restores it.
             ObjectMissing, BlobCorrupt, WorkspaceUnavailable, StorageUnavailable: the workspace can't be restored.
         """
         with self._lock:
@@ -108,8 +116,10 @@ class Place:
                 self._lost = _gone("this call runs elsewhere or after a restart")
             if self._session is not None:
                 return
-            store.restore(digest, self._directory.path, owner=self._directory.owner)
-            self._directory.size = store.manifest(digest).size
+            size = store.manifest(digest).size
+            self._directory.size = max(self._directory.size, size)  # until it is done, some of both
+            store.restore(digest, self._directory.path, owner=self._directory.owner, cancel=cancel)
+            self._directory.size = size
             self._digest = digest
             self._latest = None
 

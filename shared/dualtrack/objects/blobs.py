@@ -17,6 +17,7 @@ from typing import BinaryIO, Final, cast
 
 from dualtrack.domain.errors import DualtrackError, InfrastructureError, InvalidPath
 from dualtrack.domain.limits import FRESH_S
+from dualtrack.objects.cancelling import Check, never
 from dualtrack.objects.port import ObjectStore
 from dualtrack.objects.reading import read_up_to
 
@@ -76,24 +77,26 @@ class BlobStore:
             self._known.add(self.key(digest), FRESH_S)
         return Blob(digest, len(data), self.key(digest))
 
-    def put_file(self, source: BinaryIO) -> Blob:
+    def put_file(self, source: BinaryIO, check: Check = never) -> Blob:
         """Store a seekable file from its current position to its end, unless its bytes are stored; never held in memory.
 
         It is read once to be hashed, and again to be stored.
 
         Raises:
             SourceChanged: it changed between the two.
+            Cancelled: `check` says so, which is asked between two pieces of it.
         """
         start = source.tell()
         hashing = hashlib.sha256()
         size = 0
         while chunk := source.read(_CHUNK_BYTES):
+            check()
             hashing.update(chunk)
             size += len(chunk)
         digest = hashing.hexdigest()
         if not self.has(digest):
             source.seek(start)
-            self._store.put(self.key(digest), cast("BinaryIO", _Verifying(source, digest)))
+            self._store.put(self.key(digest), cast("BinaryIO", _Verifying(source, digest, check)))
             self._known.add(self.key(digest), FRESH_S)
         return Blob(digest, size, self.key(digest))
 
@@ -161,7 +164,8 @@ def _corrupt(digest: str) -> BlobCorrupt:
 class _Verifying(io.RawIOBase):
     """Passes a source on, and fails at its end unless its bytes have the digest: stores then keep nothing."""
 
-    def __init__(self, source: BinaryIO, digest: str) -> None:
+    def __init__(self, source: BinaryIO, digest: str, check: Check) -> None:
+        self._check = check
         self._source = source
         self._digest = digest
         self._hashing = hashlib.sha256()
@@ -170,6 +174,7 @@ class _Verifying(io.RawIOBase):
         return True
 
     def read(self, count: int = -1) -> bytes:
+        self._check()
         chunk = read_up_to(self._source, count if count >= 0 else _CHUNK_BYTES)
         self._hashing.update(chunk)
         if (not chunk or len(chunk) < count) and self._hashing.hexdigest() != self._digest:

@@ -14,6 +14,7 @@ from dualtrack.domain.errors import ObjectMissing
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.objects import nofollow, trees
 from dualtrack.objects.blobs import BlobCorrupt, BlobStore
+from dualtrack.objects.cancelling import Check, never
 from dualtrack.objects.file_digests import FileDigests
 from dualtrack.objects.manifest import Entry, EntryKind, Manifest
 from dualtrack.objects.places import Span
@@ -25,32 +26,42 @@ _NEW_FILE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | 
 
 
 class Restoring:
-    """One restore of one open directory; the methods are called in the order they stand here."""
+    """One restore of one open directory; the methods are called in the order they stand here, and raise `Cancelled` once `check` does."""
 
-    def __init__(self, root: int, manifest: Manifest, blobs: BlobStore, digests: FileDigests, owner: tuple[int, int] | None) -> None:
+    def __init__(
+        self,
+        root: int,
+        manifest: Manifest,
+        blobs: BlobStore,
+        digests: FileDigests,
+        owner: tuple[int, int] | None,
+        check: Check = never,
+    ) -> None:
         self._root = root
         self._manifest = manifest
         self._blobs = blobs
         self._digests = digests
         self._owner = owner
+        self._check = check
         self._kept: dict[str, Found] = {}
 
     def clear(self, limits: PlatformLimits) -> None:
         """Remove what is not in the manifest, or is something else there."""
         try:
-            tree = trees.scan(self._root, max_entries=limits.workspace_files, max_bytes=limits.workspace_bytes)
+            tree = trees.scan(self._root, max_entries=limits.workspace_files, max_bytes=limits.workspace_bytes, check=self._check)
         except WorkspaceTooLarge:
             # Whatever fills it is no snapshot's; from scratch is cheaper than going through it.
-            trees.empty(self._root)
+            trees.empty(self._root, self._check)
             tree = Tree()
         for skipped in tree.skipped:
             if skipped.parent == ".":
-                trees.remove(self._root, skipped.name)
+                trees.remove(self._root, skipped.name, self._check)
             else:
                 with trees.parent_of(self._root, f"{skipped.parent}/{skipped.name}") as (parent, name):
-                    trees.remove(parent, name)
+                    trees.remove(parent, name, self._check)
         removed: set[str] = set()
         for path in sorted(tree.found):
+            self._check()
             found = tree.found[path]
             if removed and path.rpartition("/")[0] in removed:
                 removed.add(path)
@@ -59,7 +70,7 @@ class Restoring:
             else:
                 removed.add(path)
                 with trees.parent_of(self._root, path) as (parent, name):
-                    trees.remove(parent, name)
+                    trees.remove(parent, name, self._check)
 
     def make_directories_and_links(self) -> None:
         """Make those that are missing."""
@@ -67,6 +78,7 @@ class Restoring:
             for entry in self._manifest.entries:
                 if entry.kind is EntryKind.FILE:
                     continue
+                self._check()
                 kept = self._kept.get(entry.path)
                 if entry.kind is EntryKind.DIRECTORY and (kept is None or stat.S_IMODE(kept.status.st_mode) != _DIRECTORY_MODE):
                     self._make_directory(*parents.of(entry.path), new=kept is None)
@@ -90,6 +102,7 @@ class Restoring:
 
     def fetch_packed(self, span: Span[Entry]) -> list[tuple[Entry, os.stat_result]]:
         """Write the files whose contents lie in one part of a pack; their statuses afterwards. Thread-safe."""
+        self._check()
         first = span.items[0][1]
         try:
             data = self._blobs.part(span.blob, start=span.start, size=span.size)
@@ -98,6 +111,7 @@ class Restoring:
         written = []
         with trees.Parents(self._root) as parents:
             for place, entry in span.items:
+                self._check()
                 content = span.cut(data, place)
                 if hashlib.sha256(content).hexdigest() != entry.sha256:
                     raise content_damaged(entry)
@@ -124,12 +138,14 @@ class Restoring:
 
     def fetch(self, entry: Entry) -> tuple[Entry, os.stat_result]:
         """Write one file beside its place and move it there; its status afterwards. Thread-safe."""
+        self._check()
         with trees.parent_of(self._root, entry.path) as (parent, name):
             temporary = f".restoring-{secrets.token_hex(12)}"
             descriptor = os.open(temporary, _NEW_FILE_FLAGS, 0o600, dir_fd=parent)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     for chunk in self._content(entry):
+                        self._check()
                         file.write(chunk)
                     self._give(file.fileno())
                     os.fchmod(file.fileno(), _mode(entry))
@@ -162,6 +178,7 @@ class Restoring:
         return entry.kind is EntryKind.FILE and entry.size == found.status.st_size and found.status.st_nlink == 1
 
     def _has(self, entry: Entry, read_ns: int) -> bool:
+        self._check()
         kept = self._kept.get(entry.path)
         if kept is None:
             return False
@@ -171,7 +188,7 @@ class Restoring:
             return digest == entry.sha256
         with trees.parent_of(self._root, entry.path) as (parent, name), trees.regular_file(parent, name) as (descriptor, status):
             if digest is None:
-                digest = _digest_of(descriptor)
+                digest = self._digest_of(descriptor)
             if digest != entry.sha256:
                 return False
             if right_mode:
@@ -179,6 +196,13 @@ class Restoring:
             else:
                 os.fchmod(descriptor, _mode(entry))
         return True
+
+    def _digest_of(self, descriptor: int) -> str:
+        hashing = hashlib.sha256()
+        while chunk := os.read(descriptor, _CHUNK_BYTES):
+            self._check()
+            hashing.update(chunk)
+        return hashing.hexdigest()
 
     def _give(self, descriptor: int) -> None:
         if self._owner is not None:
@@ -197,10 +221,3 @@ def content_damaged(entry: Entry) -> BlobCorrupt:
 
 def _mode(entry: Entry) -> int:
     return 0o755 if entry.executable else 0o644
-
-
-def _digest_of(descriptor: int) -> str:
-    hashing = hashlib.sha256()
-    while chunk := os.read(descriptor, _CHUNK_BYTES):
-        hashing.update(chunk)
-    return hashing.hexdigest()

@@ -12,6 +12,7 @@ from typing import Final
 from dualtrack.domain.errors import InfrastructureError
 from dualtrack.objects import trees
 from dualtrack.objects.blobs import SMALL_BYTES, BlobStore
+from dualtrack.objects.cancelling import Check
 from dualtrack.objects.file_digests import FileDigests, file_clock_ns
 from dualtrack.objects.manifest import Entry, EntryKind, Manifest, Pack
 from dualtrack.objects.parallel import flowing, in_parallel
@@ -53,19 +54,21 @@ class _Packing:
 class Saving:
     """One snapshot of one open directory that is known to hold `tree`."""
 
-    def __init__(self, root: int, tree: Tree, before: Manifest, blobs: BlobStore, digests: FileDigests) -> None:
-        """`before` is a recorded snapshot: what it names is stored and stays."""
+    def __init__(self, root: int, tree: Tree, before: Manifest, blobs: BlobStore, digests: FileDigests, check: Check) -> None:
+        """`before` is a recorded snapshot: what it names is stored and stays. `check` is asked for every file and before every request."""
         self._root = root
         self._tree = tree
         self._before = before
         self._blobs = blobs
         self._digests = digests
+        self._check = check
 
     def entries(self) -> tuple[Entry, ...]:
-        """All entries in order, the contents of all files stored."""
+        """All entries in order, the contents of all files stored. Raises `Cancelled` once the check does."""
         made: dict[str, Entry] = {}
         small, large = [], []
         for path in sorted(self._tree.found):
+            self._check()
             found = self._tree.found[path]
             if not stat.S_ISREG(found.status.st_mode):
                 made[path] = self._same_or(_other_entry(found))
@@ -107,6 +110,7 @@ class Saving:
 
     def _store(self, found: Found) -> Entry:
         """Store one file as a blob of its own. Thread-safe."""
+        self._check()
         read_ns = file_clock_ns()
         with (
             trees.parent_of(self._root, found.path) as (parent, name),
@@ -124,7 +128,7 @@ class Saving:
             elif status.st_size <= _WHOLE_BYTES:
                 blob = self._blobs.put(file.read(_WHOLE_BYTES + 1))
             else:
-                blob = self._blobs.put_file(file)
+                blob = self._blobs.put_file(file, self._check)
         _require_unchanged(found, blob.size)
         self._digests.remember(status, blob.sha256, read_ns=read_ns)
         return _file_entry(found, blob.sha256)
@@ -154,12 +158,14 @@ class Saving:
             yield _file_entry(found, digest, *stored[digest])
 
     def _put_pack(self, packing: _Packing) -> tuple[Pack, tuple[tuple[str, int], ...]]:
+        self._check()
         blob = self._blobs.put(packing.data)
         return Pack(blob.sha256, blob.size), packing.starts
 
     def _read(self, files: Sequence[Found]) -> Iterator[_Content]:
         with trees.Parents(self._root) as parents:
             for found in files:
+                self._check()
                 read_ns = file_clock_ns()
                 parent, name = parents.of(found.path)
                 with trees.regular_file(parent, name) as (descriptor, status):

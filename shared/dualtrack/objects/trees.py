@@ -16,6 +16,7 @@ from typing import Final, Self
 
 from dualtrack.domain.errors import DualtrackError
 from dualtrack.domain.paths import CONTROL, MAX_NAME_BYTES, MAX_PATH_BYTES
+from dualtrack.objects.cancelling import Check, never
 from dualtrack.objects.nofollow import DIRECTORY_FLAGS, MAX_DEPTH, change_mode, open_name, opened
 
 MAX_SKIPPED: Final = 1000
@@ -63,21 +64,23 @@ class Tree:
     skipped: list[Skipped] = field(default_factory=list)
 
 
-def scan(root: int, *, max_entries: int, max_bytes: int) -> Tree:
+def scan(root: int, *, max_entries: int, max_bytes: int, check: Check = never) -> Tree:
     """Everything below an open directory. Sizes are apparent sizes: a sparse file counts as what reading it would give.
 
     Raises:
         WorkspaceTooLarge: more than `max_entries` of any kind, or `max_bytes` of files.
+        Cancelled: `check` says so.
     """
-    scanner = _Scanner(os.fstat(root).st_dev, max_entries, max_bytes)
+    scanner = _Scanner(os.fstat(root).st_dev, max_entries, max_bytes, check)
     scanner.directory(root, "", 0)
     scanner.leave_out_shared_files()
     return scanner.tree
 
 
 class _Scanner:
-    def __init__(self, device: int, max_entries: int, max_bytes: int) -> None:
+    def __init__(self, device: int, max_entries: int, max_bytes: int, check: Check) -> None:
         self.tree = Tree()
+        self._check = check
         self._names: dict[int, list[Found]] = {}  # by inode, of files with several
         self._device = device
         self._max_entries = self._entries_left = max_entries
@@ -87,6 +90,7 @@ class _Scanner:
         _writable(descriptor)
         with os.scandir(descriptor) as listing:
             for item in listing:
+                self._check()
                 self._entries_left -= 1
                 if self._entries_left < 0:
                     raise WorkspaceTooLarge(f"The workspace has more than {self._max_entries} files and directories: delete some.")
@@ -221,45 +225,46 @@ def regular_file(parent: int, name: str) -> Iterator[tuple[int, os.stat_result]]
         yield descriptor, status
 
 
-def remove(parent: int, name: str) -> None:
-    """Remove whatever is there, however deep and whatever its modes. What is not there is no error."""
+def remove(parent: int, name: str, check: Check = never) -> None:
+    """Remove whatever is there, however deep and whatever its modes. What is not there is no error. Raises `Cancelled` by `check`."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
             _writable(parent)
             os.unlink(name, dir_fd=parent)
             return
         with opened(name, DIRECTORY_FLAGS, parent) as top:
-            empty(top)
+            empty(top, check)
         os.rmdir(name, dir_fd=parent)
 
 
-def empty(top: int) -> None:
-    """Remove everything in an open directory."""
-    while _empty(top, top, 0):
+def empty(top: int, check: Check = never) -> None:
+    """Remove everything in an open directory. Raises `Cancelled` by `check`."""
+    while _empty(top, top, 0, check):
         pass
 
 
-def _empty(descriptor: int, top: int, depth: int) -> bool:
+def _empty(descriptor: int, top: int, depth: int, check: Check) -> bool:
     """Whether there was anything. What lies too deep to be reached with the descriptors a process has is moved up to `top`."""
     _writable(descriptor)
-    directories, files = _unlink_files(descriptor)
+    directories, files = _unlink_files(descriptor, check)
     for name in directories:
         if depth == MAX_DEPTH:
             own(name, descriptor)
             os.rename(name, secrets.token_hex(12), src_dir_fd=descriptor, dst_dir_fd=top)
             continue
         with opened(name, DIRECTORY_FLAGS, descriptor) as child:
-            _empty(child, top, depth + 1)
+            _empty(child, top, depth + 1, check)
         os.rmdir(name, dir_fd=descriptor)
     return bool(directories or files)
 
 
-def _unlink_files(descriptor: int) -> tuple[list[str], int]:
+def _unlink_files(descriptor: int, check: Check) -> tuple[list[str], int]:
     """Unlink all that is no directory; the names of the directories, and how many others there were."""
     directories = []
     files = 0
     with os.scandir(descriptor) as listing:
         for item in list(listing):
+            check()
             if item.is_dir(follow_symlinks=False):
                 directories.append(item.name)
             else:

@@ -9,6 +9,7 @@ to files elsewhere, names that are not UTF-8, have control characters or lie too
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.paths import workspace_path
 from dualtrack.objects import nofollow, places, trees
 from dualtrack.objects.blobs import SMALL_BYTES, BlobStore
+from dualtrack.objects.cancelling import check_of
 from dualtrack.objects.file_digests import FileDigests, file_clock_ns
 from dualtrack.objects.manifest import EMPTY, Entry, EntryKind, Manifest, parents
 from dualtrack.objects.manifests import Manifests
@@ -159,22 +161,27 @@ class WorkspaceStore:
             raise content_damaged(entry)
         self._blobs.put(data)
 
-    def snapshot(self, directory: Path, previous: str | None) -> Snapshot:
+    def snapshot(self, directory: Path, previous: str | None, *, cancel: threading.Event | None = None) -> Snapshot:
         """Store what a directory holds. Only files that changed are read, only content that is new is stored.
 
-        No process may be at work in it. Unreadable entries are made readable for their owner.
+        No process may be at work in it. Unreadable entries are made readable for their owner. `cancel` is looked at between two files,
+        pieces of large files and requests to the store; those under way are waited for.
 
         Raises:
+            Cancelled: `cancel` is set: what was stored until then is named by nothing.
             WorkspaceTooLarge: it holds more than a workspace may; nothing was read or stored.
             WorkspaceUnavailable, StorageUnavailable: our machinery failed.
         """
+        check = check_of(cancel)
+        check()
         before = self.manifest(previous)
         self._blobs.remember(entry.sha256 for entry in before.entries if entry.size > SMALL_BYTES)
         if previous is not None and previous != EMPTY.digest:
             self._blobs.remember([previous])
         with _os_errors(directory), nofollow.opened(directory, nofollow.DIRECTORY_FLAGS) as root:
-            tree = trees.scan(root, max_entries=self._limits.workspace_files, max_bytes=self._limits.workspace_bytes)
-            entries = Saving(root, tree, before, self._blobs, _digests).entries()
+            tree = trees.scan(root, max_entries=self._limits.workspace_files, max_bytes=self._limits.workspace_bytes, check=check)
+            entries = Saving(root, tree, before, self._blobs, _digests, check).entries()
+        check()
         if entries == before.entries:
             manifest, digest = before, previous or EMPTY.digest
         else:
@@ -188,19 +195,24 @@ class WorkspaceStore:
             skipped=tuple((skipped.path, skipped.reason) for skipped in tree.skipped),
         )
 
-    def restore(self, digest: str | None, directory: Path, *, owner: tuple[int, int] | None = None) -> None:
+    def restore(
+        self, digest: str | None, directory: Path, *, owner: tuple[int, int] | None = None, cancel: threading.Event | None = None
+    ) -> None:
         """Bring a directory to exactly the state of a snapshot: what differs is fetched, what is not in it removed, the rest left alone.
 
         Each file appears whole or not at all; after a failure in between, the next restore goes on from there. No process may be
-        at work in it. `owner` (uid, gid) is given whatever is made here; only root can.
+        at work in it. `owner` (uid, gid) is given whatever is made here; only root can. `cancel` is looked at as by `snapshot`.
 
         Raises:
+            Cancelled: `cancel` is set: the directory holds neither what it did nor the snapshot, and can only be restored.
             ObjectMissing, BlobCorrupt: the snapshot is not or no longer there, or a file's content, which is named by its path.
             WorkspaceUnavailable, StorageUnavailable: our machinery failed.
         """
+        check = check_of(cancel)
+        check()
         manifest = self.manifest(digest)
         with _os_errors(directory), nofollow.opened(directory, nofollow.DIRECTORY_FLAGS) as root:
-            restoring = Restoring(root, manifest, self._blobs, _digests, owner)
+            restoring = Restoring(root, manifest, self._blobs, _digests, owner, check)
             restoring.clear(self._limits)
             restoring.make_directories_and_links()
             missing = restoring.missing(file_clock_ns())

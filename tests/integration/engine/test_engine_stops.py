@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 import pytest
 from sqlalchemy import func, text, update
@@ -12,10 +15,15 @@ from dualtrack.db.engine import Database
 from dualtrack.db.tables import calls as calls_table
 from dualtrack.db.tables import jobs as jobs_table
 from dualtrack.domain.errors import Conflict
+from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
+from dualtrack.objects.parallel import PARALLEL
+from dualtrack.objects.port import ObjectInfo
+from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.scripted_model import ScriptedModel
+from dualtrack.testing.stepper import Stepper
 
-from .conftest import CountingSandbox, Make, cancel, finish, shell, types
+from .conftest import CountingSandbox, Make, cancel, finish, python, shell, types
 
 
 @pytest.mark.parametrize(
@@ -33,9 +41,7 @@ def test_limits_end_a_job_with_their_name(make: Make, limits: dict[str, Any], re
 
 def test_a_job_past_its_wall_time_expires_in_the_queue_and_at_work(make: Make, database: Database, sandbox: CountingSandbox) -> None:
     def late() -> None:
-        with database.transaction() as tx:
-            tx.connection.execute(update(jobs_table).values(deadline_at=func.now()))
-        stepper.scheduler.tick()
+        _late(stepper, database)
 
     stepper = make([shell("sleep 60"), finish()])
     waiting = stepper.submit(limits={"on_limit": "fail"})
@@ -47,6 +53,97 @@ def test_a_job_past_its_wall_time_expires_in_the_queue_and_at_work(make: Make, d
     sandbox.before = late
     stepper.ring()  # the running command is ended by the next heartbeat
     assert stepper.job(working).status is JobStatus.EXPIRED
+
+
+class SlowStore(MemoryStore):
+    """Takes `pause_s` for each write and read, and calls `when` as the n-th of either begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pause_s = 0.0
+        self.nth = 0
+        self.when: Callable[[], None] = lambda: None
+        self.stopped_at = math.inf
+        self._counting = threading.Lock()
+
+    def put(self, key: str, data: bytes | BinaryIO, *, content_type: str = "application/octet-stream") -> ObjectInfo:
+        self._slow()
+        return super().put(key, data, content_type=content_type)
+
+    def stream(self, key: str, *, chunk_bytes: int = 262_144) -> Iterator[bytes]:
+        self._slow()
+        return super().stream(key, chunk_bytes=chunk_bytes)
+
+    def stop_at(self, nth: int, when: Callable[[], None]) -> None:
+        self.nth, self.when, self.pause_s = nth, when, 0.1
+
+    def _slow(self) -> None:
+        if not self.pause_s:
+            return
+        with self._counting:
+            self.nth -= 1
+            if self.nth == 0:
+                self.when()
+                self.stopped_at = time.monotonic()
+        time.sleep(self.pause_s)  # this is what the store's work is
+
+
+FILES = 400
+FILL = python(f"import os\nfor n in range({FILES}): open(str(n), 'wb').write(os.urandom(70_000))")
+
+
+@pytest.fixture
+def slow() -> SlowStore:
+    return SlowStore()
+
+
+@pytest.fixture
+def store(slow: SlowStore) -> MemoryStore:
+    return slow
+
+
+def _cancel(stepper: Stepper, job: Job) -> None:
+    assert cancel(stepper, job)
+
+
+def _late(stepper: Stepper, database: Database) -> None:
+    with database.transaction() as tx:
+        tx.connection.execute(update(jobs_table).values(deadline_at=func.now()))
+    stepper.scheduler.tick()
+
+
+@pytest.mark.parametrize("target", [JobStatus.CANCELLED, JobStatus.EXPIRED])
+def test_a_stop_reaches_a_call_whose_files_are_being_saved(
+    make: Make, slow: SlowStore, database: Database, sandbox: CountingSandbox, target: JobStatus
+) -> None:
+    stepper = make([FILL, finish()])
+    job = stepper.submit(limits={"on_limit": "fail"})
+    stepper.ring()
+    slow.stop_at(20, lambda: _cancel(stepper, job) if target is JobStatus.CANCELLED else _late(stepper, database))
+    stepper.ring()
+    assert time.monotonic() - slow.stopped_at < 2, f"saving all takes {FILES * slow.pause_s / PARALLEL:.0f} s"
+    job = stepper.job(job)
+    assert job.status is target
+    assert job.workspace is None
+    assert [call.status for call in stepper.steps(job)[0].calls] == [CallStatus.CANCELLED]
+    assert len(sandbox.ran) == 1
+
+
+def test_a_stop_reaches_a_call_whose_files_are_being_restored(make: Make, slow: SlowStore, sandbox: CountingSandbox) -> None:
+    stepper = make([FILL, shell("touch never"), finish()])
+    job = stepper.submit()
+    for _ in range(3):
+        stepper.ring()
+    before = stepper.job(job).workspace
+    assert before is not None
+    slow.stop_at(20, lambda: _cancel(stepper, job))
+    _, call_id = stepper.doorbell.rings.popleft()
+    make([]).executor.run(call_id)  # another one, that has none of the files
+    assert time.monotonic() - slow.stopped_at < 2
+    job = stepper.job(job)
+    assert (job.status, job.workspace) == (JobStatus.CANCELLED, before)
+    assert [call.status for call in stepper.steps(job)[1].calls] == [CallStatus.CANCELLED]
+    assert len(sandbox.ran) == 1, "the command itself was never begun"
 
 
 def test_cancel_in_the_queue_ends_at_once_and_again_is_no_error(make: Make) -> None:
