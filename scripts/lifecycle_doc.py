@@ -20,6 +20,9 @@ Drawn from the table in `shared/dualtrack/domain/lifecycle.py` by `make docs`; a
 |---|---|---|
 {rows}
 
+A job that only waits for its children stays `running`, since its family is at work: its wall time counts on, and a child that waits for somebody
+says so itself. `waiting_for` of the job's view names the children ([api.md](api.md#children)).
+
 A job that ended other than well says why in `reason`: {reasons}, or the code of the error that retries did not mend.
 
 Every change of status goes with an event, written in the same transaction. A job's events are numbered from 1 without a gap:

@@ -66,12 +66,23 @@ def test_two_children_side_by_side_outlive_every_worker(stack: Stack) -> None:
 def test_a_cancel_of_the_parent_ends_its_childrens_commands_within_seconds(stack: Stack) -> None:
     job_id = stack.submit([{"calls": [delegate([shell("sleep 300")]), delegate([shell("sleep 300")])]}], agent=AGENT)
     until(stack, lambda: running(stack, job_id) >= 1)
+    with stack.client() as client:
+        job = client.get(f"/v1/jobs/{job_id}").json()
+        rows = client.get("/v1/jobs", params={"status": "running", "limit": 100}).json()["data"]
+    calls = {event["data"]["job_id"]: event["data"]["call_id"] for event in stack.events(job_id) if event["type"] == "child.started"}
+    assert {child["id"]: child["call_id"] for child in job["waiting_for"]["children"]} == calls
+    assert (job["status"], job["family"]["jobs"], job["family"]["live"], job["family"]["waiting"]) == ("running", 2, 2, 0)
+    assert job["family"]["usage"]["total_tokens"] > job["usage"]["total_tokens"] > 0
+    (row,) = [row for row in rows if row["id"] == job_id]
+    assert [child["id"] for child in row["waiting_for"]["children"]] == list(calls)
+    assert row["family"] is None
     began = time.monotonic()
     with stack.client() as client:
         assert client.post(f"/v1/jobs/{job_id}/cancel").status_code in {200, 202}
     until(stack, lambda: all(child["status"] == "cancelled" for child in children(stack, job_id)), timeout_s=20)
     assert time.monotonic() - began < 15  # a sleep of 300 s would show
-    assert stack.wait(job_id)["status"] == "cancelled"
+    job = stack.wait(job_id)
+    assert (job["status"], job["waiting_for"], job["family"]["live"]) == ("cancelled", None, 0)
 
 
 def test_a_planner_that_dies_between_a_childs_end_and_its_parents_call_costs_nothing(stack: Stack) -> None:

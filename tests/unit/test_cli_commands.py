@@ -328,12 +328,24 @@ def test_submit_from_standard_input_under_a_key_of_its_own(router: _Router, run:
     assert len(set(keys)) == 2
 
 
-def test_a_job_whose_child_waits_for_somebody_says_so(router: _Router, run: Run) -> None:
-    router.on("GET /v1/jobs/job_1", {**_JOB, "status": "running", "agent": {"model": "deep", "tools": ["delegate"]}})
-    child = {**_JOB, "id": "job_2", "status": "waiting", "reason": "budget", "message": "Extend job_1."}
-    router.on("GET /v1/jobs", {"object": "list", "data": [child], "has_more": False})
-    assert "waits for     child job_2, waiting (budget): Extend job_1.\n" in run("jobs", "show", "job_1").stdout
-    assert dict(router.asked[-1].url.params) == {"parent_id": "job_1", "status": "waiting"}
+def test_a_job_that_waits_for_its_children_shows_them_and_what_the_family_used(router: _Router, run: Run) -> None:
+    children = [
+        {"id": "job_2", "call_id": "call_2", "status": "waiting", "reason": "budget", "message": "Extend job_1."},
+        {"id": "job_3", "call_id": "call_3", "status": "running", "reason": None, "message": None},
+    ]
+    usage = {"input_tokens": 12_000, "output_tokens": 34, "cached_tokens": 5, "total_tokens": 12_034, "cost_usd": "0.5"}
+    family = {"jobs": 3, "live": 2, "waiting": 1, "step": 9, "usage": usage, "complete": True}
+    job = {**_JOB, "status": "running", "waiting_for": {"reason": "children", "children": children}, "family": family}
+    router.on("GET /v1/jobs/job_1", job)
+    shown = run("jobs", "show", "job_1").stdout
+    assert "status        running (waits for 2 children)\n" in shown
+    assert "waits for     child job_2, waiting (budget): Extend job_1.\n              child job_3, running\n" in shown
+    assert "family        3 below it, 2 live, 1 waiting for somebody\n" in shown
+    assert "all together: 9 steps, 12,000 in (5 from cache), 34 out, $0.5\n" in shown
+    router.on("GET /v1/jobs", {"object": "list", "data": [job], "has_more": False})
+    assert "running (waits for 2 children)" in run("jobs", "list").stdout
+    router.on("GET /v1/jobs/job_1", {**job, "family": {**family, "complete": False}})
+    assert "at least 3 below it" in run("jobs", "show", "job_1").stdout
 
 
 def test_outputs_are_sent_and_shown(router: _Router, run: Run, tmp_path: Path) -> None:

@@ -18,7 +18,16 @@ _LINES = 40
 def status_line(job: Mapping[str, Any]) -> str:
     """The status, and why where there is a reason."""
     reason = job.get("reason")
+    if not reason and (children := awaited_children(job)):
+        reason = "waits for a child" if len(children) == 1 else f"waits for {len(children)} children"
     return f"{job.get('status')} ({reason})" if reason else str(job.get("status"))
+
+
+def awaited_children(job: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The children that a job waits for, nothing of its own being at work."""
+    waiting_for = job.get("waiting_for")
+    children = waiting_for.get("children") if isinstance(waiting_for, Mapping) else None
+    return [child for child in children if isinstance(child, Mapping)] if isinstance(children, list) else []
 
 
 def timestamp(text: object) -> str:
@@ -27,14 +36,12 @@ def timestamp(text: object) -> str:
     return "" if found is None else found.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def show_job(out: Output, job: Mapping[str, Any], waiting_children: Sequence[Mapping[str, Any]] = ()) -> None:
-    """All that a person wants to know of a job, the children it waits for included, where these wait for somebody."""
+def show_job(out: Output, job: Mapping[str, Any]) -> None:
+    """All that a person wants to know of a job: the children it waits for and what its family used included."""
     usage = job.get("usage")
     usage = usage if isinstance(usage, Mapping) else {}
     agent = job.get("agent")
     agent = agent if isinstance(agent, Mapping) else {}
-    cached = usage.get("cached_tokens") or 0
-    tokens = f"{usage.get('input_tokens', 0):,} in ({cached:,} from cache), {usage.get('output_tokens', 0):,} out" if usage else ""
     metadata = job.get("metadata")
     waiting = job.get("waiting")
     waiting = waiting if isinstance(waiting, Mapping) else {}
@@ -45,15 +52,13 @@ def show_job(out: Output, job: Mapping[str, Any], waiting_children: Sequence[Map
             ("message", job.get("message")),
             ("held", job.get("hold") if job.get("status") != "waiting" else None),
             ("waits until", timestamp(waiting.get("until"))),
-            (
-                "waits for",
-                "\n".join(f"child {child.get('id')}, {status_line(child)}: {child.get('message')}" for child in waiting_children),
-            ),
+            ("waits for", "\n".join(_child(child) for child in awaited_children(job))),
             ("forked from", f"step {job.get('forked_step')} of {job.get('forked_from')}" if job.get("forked_from") else None),
             ("model", agent.get("model")),
             ("step", job.get("step")),
-            ("tokens", tokens),
+            ("tokens", _tokens(usage)),
             ("cost", money(usage["cost_usd"]) if "cost_usd" in usage else None),
+            ("family", _family(job.get("family"))),
             ("created", timestamp(job.get("created_at"))),
             ("started", timestamp(job.get("started_at"))),
             ("finished", timestamp(job.get("finished_at"))),
@@ -67,6 +72,29 @@ def show_job(out: Output, job: Mapping[str, Any], waiting_children: Sequence[Map
             ("answer", job.get("answer")),
         ]
     )
+
+
+def _child(child: Mapping[str, Any]) -> str:
+    message = child.get("message")
+    return f"child {child.get('id')}, {status_line(child)}{f': {message}' if message else ''}"
+
+
+def _tokens(usage: Mapping[str, Any]) -> str:
+    if not usage:
+        return ""
+    cached = usage.get("cached_tokens") or 0
+    return f"{usage.get('input_tokens', 0):,} in ({cached:,} from cache), {usage.get('output_tokens', 0):,} out"
+
+
+def _family(family: object) -> str:
+    """The jobs below a job, and what it used with them; empty where there are none."""
+    if not isinstance(family, Mapping) or not family.get("jobs"):
+        return ""
+    usage = family.get("usage")
+    usage = usage if isinstance(usage, Mapping) else {}
+    least = "" if family.get("complete", True) else "at least "
+    below = f"{least}{family['jobs']} below it, {family.get('live')} live, {family.get('waiting')} waiting for somebody"
+    return f"{below}\nall together: {family.get('step')} steps, {_tokens(usage)}, {money(usage.get('cost_usd'))}"
 
 
 def show_steps(out: Output, job_id: str, steps: Sequence[Any]) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import codecs
 import hashlib
 import sys
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -20,7 +19,6 @@ from cli.request import own_key, path_of
 from cli.session import Session, command, read_stdin
 from cli.spec import MAX_SPEC_BYTES, check, input_entry, merge, parse_input, parse_metadata, read_spec, require_key
 
-_DELEGATE: Final = "delegate"
 """The tool that starts children."""
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of the job.")]
 
@@ -178,17 +176,7 @@ def show(session: Session, job_id: JobId) -> None:
     if session.as_json:
         session.out.document(job)
     else:
-        show_job(session.out, job, _waiting_children(session, job))
-
-
-def _waiting_children(session: Session, job: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A job is running while its children are at work, and also while these wait: only they tell for whom."""
-    agent = job.get("agent")
-    tools = agent.get("tools") if isinstance(agent, Mapping) else None
-    if job.get("status") != "running" or not isinstance(tools, list) or _DELEGATE not in tools:
-        return []
-    found = session.client.get("/v1/jobs", [("parent_id", str(job.get("id"))), ("status", "waiting")]).get("data")
-    return [child for child in found if isinstance(child, dict)] if isinstance(found, list) else []
+        show_job(session.out, job)
 
 
 def watch(

@@ -16,9 +16,10 @@ from dualtrack.engine import extension
 from router.auth import CallerDep
 from router.dependencies import ServicesDep
 from router.errors import documented
+from router.job_views import JobView, shown
 from router.jobs import JobId, job_id_of
 from router.pagination import KNOWN_QUERY
-from router.views import JobView, UsageView
+from router.views import UsageView
 
 router: Final = APIRouter(tags=["jobs"])
 
@@ -70,7 +71,7 @@ def extend(
     with services.runtime.database.transaction() as tx:
         job = jobs.get(tx, known, tenant_id=caller.tenant_id, lock=True)
         extension.extend(tx, services.runtime, job, body.limits, by=caller.key_id)
-        return JobView.of(jobs.get(tx, known))
+        return shown(tx, jobs.get(tx, known))
 
 
 @router.get("/v1/usage", summary="What the key used in a day", responses=documented(), dependencies=[KNOWN_QUERY])

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Response
 
+from dualtrack.db.engine import Database
 from dualtrack.domain.forking import Changes, Fork
 from dualtrack.domain.job import Job
 from dualtrack.engine import forks
@@ -13,9 +14,9 @@ from router.auth import CallerDep
 from router.dependencies import ServicesDep
 from router.errors import documented
 from router.idempotency import OnceDep, repeated
+from router.job_views import JobView, answered
 from router.jobs import JobId, job_id_of
 from router.text import require_clean
-from router.views import JobView
 
 router: Final = APIRouter(tags=["jobs"])
 
@@ -54,7 +55,7 @@ def fork(
         key_id=caller.key_id,
         once=once,
     )
-    return _shown(job, response, new=new)
+    return _shown(services.runtime.database, job, response, new=new)
 
 
 @router.post("/v1/jobs/{job_id}/retry", status_code=201, summary="Try a job again that did not succeed", responses=_MADE)
@@ -82,11 +83,11 @@ def retry(
         key_id=caller.key_id,
         once=once,
     )
-    return _shown(job, response, new=new)
+    return _shown(services.runtime.database, job, response, new=new)
 
 
-def _shown(job: Job, response: Response, *, new: bool) -> JobView:
+def _shown(database: Database, job: Job, response: Response, *, new: bool) -> JobView:
     if not new:
         response.status_code = 200
     response.headers["Location"] = f"/v1/jobs/{job.id}"
-    return JobView.of(job)
+    return answered(database, job)

@@ -18,9 +18,10 @@ from router.auth import CallerDep
 from router.dependencies import ServicesDep
 from router.errors import documented
 from router.idempotency import OnceDep, repeated
+from router.job_views import JobView, answered, row_views, shown
 from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, page_size
 from router.text import require_clean
-from router.views import JobView, ListView, listed
+from router.views import ListView, listed
 
 router: Final = APIRouter(tags=["jobs"])
 
@@ -84,7 +85,7 @@ def submit(
         with runtime.database.transaction() as tx:
             webhook = webhooks.of_job(tx, job.id, caller.tenant_id)
         secret = webhook.secret if webhook else None
-    return JobView.of(job, webhook_secret=secret)
+    return answered(runtime.database, job, webhook_secret=secret)
 
 
 @router.get(
@@ -113,8 +114,9 @@ def list_jobs(
         found = jobs.page(
             tx, caller.tenant_id, limit=size + 1, before=before, statuses=statuses, agent=agent, parent_id=parent_id, metadata=metadata
         )
-    rows, more = cut(found, size)
-    return listed([JobView.of(job) for job in rows], [job.id for job in rows], has_more=more)
+        rows, more = cut(found, size)
+        views = row_views(tx, rows)
+    return listed(views, [job.id for job in rows], has_more=more)
 
 
 @router.get("/v1/jobs/{job_id}", summary="Show a job", responses=documented(404))
@@ -122,7 +124,7 @@ def show(job_id: JobId, caller: CallerDep, services: ServicesDep) -> JobView:
     """How a job stands."""
     known = job_id_of(job_id)
     with services.runtime.database.transaction() as tx:
-        return JobView.of(jobs.get(tx, known, tenant_id=caller.tenant_id))
+        return shown(tx, jobs.get(tx, known, tenant_id=caller.tenant_id))
 
 
 @router.post(
@@ -144,7 +146,7 @@ def cancel(job_id: JobId, caller: CallerDep, services: ServicesDep, response: Re
         if job.status not in TERMINAL:  # whoever works on it hears of it; should nobody, the planner ends it
             doorbells.plan_after_commit(tx, services.runtime, job)
             response.status_code = 202
-    return JobView.of(job)
+        return shown(tx, job)
 
 
 def metadata_filter(query: QueryParams, most: int) -> dict[str, str]:

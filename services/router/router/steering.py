@@ -15,10 +15,11 @@ from router.auth import CallerDep
 from router.dependencies import ServicesDep
 from router.errors import documented
 from router.idempotency import OnceDep, repeated
+from router.job_views import JobView, shown
 from router.jobs import JobId, job_id_of
 from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterNumberQuery, LimitQuery, cut, page_size
 from router.text import require_clean
-from router.views import JobView, MessagePage, MessageView
+from router.views import MessagePage, MessageView
 
 router: Final = APIRouter(tags=["jobs"])
 
@@ -45,10 +46,10 @@ def pause(job_id: JobId, caller: CallerDep, services: ServicesDep, response: Res
     known = job_id_of(job_id)
     with services.runtime.database.transaction() as tx:
         steering.pause(tx, services.runtime, jobs.get(tx, known, tenant_id=caller.tenant_id, lock=True), by=caller.key_id)
-        job = jobs.get(tx, known)
-    if job.status is not JobStatus.WAITING:
+        view = shown(tx, jobs.get(tx, known))
+    if view.status is not JobStatus.WAITING:
         response.status_code = 202
-    return JobView.of(job)
+    return view
 
 
 @router.post("/v1/jobs/{job_id}/resume", summary="Resume a paused job", responses=documented(404, 409))
@@ -57,7 +58,7 @@ def resume(job_id: JobId, caller: CallerDep, services: ServicesDep) -> JobView:
     known = job_id_of(job_id)
     with services.runtime.database.transaction() as tx:
         steering.resume(tx, services.runtime, jobs.get(tx, known, tenant_id=caller.tenant_id, lock=True), by=caller.key_id)
-        return JobView.of(jobs.get(tx, known))
+        return shown(tx, jobs.get(tx, known))
 
 
 @router.post(

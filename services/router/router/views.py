@@ -1,4 +1,4 @@
-"""What the API shows of jobs, steps, artifacts and files: projections of domain values, nothing computed elsewhere."""
+"""What the API shows of steps, messages, artifacts and files, and of usage: projections of domain values, nothing computed elsewhere."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
-from dualtrack.domain.job import AgentProfile, Job, JobInput
-from dualtrack.domain.lifecycle import CallStatus, JobStatus
-from dualtrack.domain.limits import JobLimits
+from dualtrack.domain.lifecycle import CallStatus
 from dualtrack.domain.message import Message
 from dualtrack.domain.step import Artifact, Call, Step, StoredFile
-from dualtrack.domain.tool import DELEGATE_TOOL
 from dualtrack.domain.usage import Usage
-from dualtrack.domain.waiting import Hold
-from dualtrack.domain.webhook import JobWebhook
 from dualtrack.engine.ending import usage_data
 
 Item = TypeVar("Item")
@@ -35,101 +30,6 @@ class UsageView(BaseModel):
     def of(cls, usage: Usage) -> UsageView:
         """The view of a usage."""
         return cls.model_validate(usage_data(usage))
-
-
-class WaitView(BaseModel):
-    """A wait: since when, and when it ends by itself."""
-
-    since: datetime
-    until: datetime = Field(description="Nobody having done what it waits for by then, the job expires.")
-
-    @classmethod
-    def of(cls, job: Job) -> WaitView | None:
-        """What a waiting job shows; None for any other."""
-        if job.waiting_since is None or job.waiting_until is None:
-            return None
-        return cls(since=job.waiting_since, until=job.waiting_until)
-
-
-class JobView(BaseModel):
-    """A job: what was asked for, how it stands, what came of it."""
-
-    id: str
-    object: Literal["job"] = "job"
-    status: JobStatus
-    reason: str | None = Field(description="Why it ended other than well, or waits: a stable code such as `limit_steps`.")
-    message: str | None = Field(description="The same for a person.")
-    answer: str | None = Field(description="What the agent answered; null until it succeeded.")
-    plan: list[dict[str, Any]] = Field(description="The agent's plan: `title` and `status` of each item.")
-    step: int = Field(description="Decisions taken so far.")
-    usage: UsageView
-    stopping: JobStatus | None = Field(description="The end that was asked for while work still goes on.")
-    hold: Hold | None = Field(
-        description="Why nothing new is started: `paused` on request, its `budget` is used up, its `parent` is held; what runs is finished."
-    )
-    waiting: WaitView | None = Field(description="Since when it waits and until when; null unless `status` is `waiting`.")
-    instructions: str
-    inputs: list[JobInput]
-    agent: AgentProfile
-    limits: JobLimits
-    checks: list[str]
-    outputs: list[str] = Field(description="Workspace paths of files that must exist at the end; they are saved as artifacts.")
-    metadata: dict[str, str]
-    webhook: JobWebhook | None = Field(description="Who is told of it; the secret only in the answer to its submission.")
-    priority: int
-    parent_id: str | None = Field(description="The job whose call of `delegate` it is; null: nobody's child.")
-    parent_call_id: str | None = Field(description="That call, which has its end as outcome.")
-    root_id: str | None = Field(description="The job at the top of its family, whose limits count all of it.")
-    depth: int = Field(description="How many jobs are above it.")
-    children_url: str | None = Field(description="Where its children are listed; null for an agent that can't `delegate`.")
-    forked_from: str | None = Field(description="The job whose steps it goes on from.")
-    forked_step: int | None = Field(description="The last step it has from there; what it decides itself counts on from it.")
-    last_seq: int = Field(description="Number of its newest event.")
-    trace_id: str | None = Field(description="OpenTelemetry trace of all that is done for it.")
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    deadline_at: datetime = Field(description="When its wall time is used up; moves on by the time that it waits.")
-
-    @classmethod
-    def of(cls, job: Job, *, webhook_secret: str | None = None) -> JobView:
-        """The view of a job."""
-        spec = job.spec
-        return cls(
-            id=job.id,
-            status=job.status,
-            reason=job.reason,
-            message=job.message,
-            answer=job.answer,
-            plan=[dict(item) for item in job.plan],
-            step=job.step,
-            usage=UsageView.of(job.usage),
-            stopping=job.stopping if job.finished_at is None else None,
-            hold=job.hold,
-            waiting=WaitView.of(job),
-            instructions=spec.instructions,
-            inputs=list(spec.inputs),
-            agent=spec.agent,
-            limits=job.limits,
-            checks=list(spec.checks),
-            outputs=list(spec.outputs),
-            metadata=spec.metadata,
-            webhook=spec.webhook and spec.webhook.model_copy(update={"secret": webhook_secret}),
-            priority=spec.priority,
-            parent_id=job.parent_id,
-            parent_call_id=job.parent_call_id,
-            root_id=job.root_id,
-            depth=job.depth,
-            children_url=f"/v1/jobs?parent_id={job.id}" if DELEGATE_TOOL in spec.agent.tools else None,
-            forked_from=job.forked_from,
-            forked_step=job.forked_step,
-            last_seq=job.last_seq,
-            trace_id=job.traceparent.split("-")[1] if job.traceparent.count("-") == 3 else None,  # noqa: PLR2004 - W3C trace context
-            created_at=job.created_at,
-            started_at=job.started_at,
-            finished_at=job.finished_at,
-            deadline_at=job.deadline_at,
-        )
 
 
 class CallView(BaseModel):

@@ -1,21 +1,27 @@
-"""Families of jobs: who belongs to one, whose end is not known to its parent, who is out of step with it."""
+"""Families of jobs: who belongs to one, who waits for whom, whose end is not known to its parent, who is out of step with it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import and_, func, or_, select, update
 
 from dualtrack.db.engine import Transaction
+from dualtrack.db.rows import usage_of
 from dualtrack.db.tables import calls, jobs
 from dualtrack.domain.budgets import Member, Spent
-from dualtrack.domain.lifecycle import CallStatus
-from dualtrack.domain.limits import JobLimits
+from dualtrack.domain.family import AwaitedChild, Family
+from dualtrack.domain.job import Job
+from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus
+from dualtrack.domain.limits import FAMILY_JOBS, JobLimits
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Held, Hold
 
 _PARENT: Final = jobs.alias("parent")
+_CHILD: Final = jobs.alias("child")
+_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
 
 
 def count(tx: Transaction, parent_id: str) -> int:
@@ -31,7 +37,7 @@ def family(tx: Transaction, root_id: str) -> list[Member]:
         jobs.c.step,
         func.coalesce(jobs.c.limits, jobs.c.spec["limits"]).label("limits"),
     )
-    counts = (jobs.c.input_tokens, jobs.c.output_tokens, jobs.c.cached_tokens, jobs.c.cost_usd)
+    counts = [jobs.c[name] for name in _COUNTS]
     rows = tx.connection.execute(select(*columns, *counts).where(or_(jobs.c.id == root_id, jobs.c.root_id == root_id)))
     read: dict[str, JobLimits] = {}  # most of a family have the same limits
     found = []
@@ -40,6 +46,50 @@ def family(tx: Transaction, root_id: str) -> list[Member]:
         if text not in read:
             read[text] = JobLimits.model_validate(row.limits, extra="ignore")
         found.append(Member(row.id, row.parent_id, read[text], Spent(row.step, Usage(*row[-4:]))))
+    return found
+
+
+def below(tx: Transaction, job: Job, *, most: int = FAMILY_JOBS) -> Family:
+    """A job with what all jobs below it came to, of which at most `most` are read."""
+    columns = ("id", "status", "step", *_COUNTS)
+    found = select(*(jobs.c[name] for name in columns)).where(jobs.c.parent_id == job.id).cte("below", recursive=True)
+    found = found.union_all(select(*(_CHILD.c[name] for name in columns)).where(_CHILD.c.parent_id == found.c.id))
+    read = select(found).limit(most + 1).subquery()  # PostgreSQL goes no further down than this asks for
+    counted = select(read).limit(most).subquery()
+    live = counted.c.status.not_in([status.value for status in TERMINAL])
+    row = tx.connection.execute(
+        select(
+            func.count().label("jobs"),
+            func.count().filter(live).label("live"),
+            func.count().filter(counted.c.status == JobStatus.WAITING.value).label("waiting"),
+            func.coalesce(func.sum(counted.c.step), 0).label("steps"),
+            *(func.coalesce(func.sum(counted.c[name]), 0).label(name) for name in _COUNTS),
+            select(func.count() <= most).select_from(read).scalar_subquery().label("complete"),
+        )
+    ).one()
+    usage = usage_of(row)
+    whole = Usage(int(usage.input_tokens), int(usage.output_tokens), int(usage.cached_tokens), usage.cost_usd)
+    return Family(row.jobs, row.live, row.waiting, Spent(job.step + int(row.steps), job.usage + whole), row.complete)
+
+
+def awaited(tx: Transaction, job_ids: Sequence[str]) -> dict[str, list[AwaitedChild]]:
+    """Of these jobs, those that run with nothing at work but children: for which they wait, in the order of the calls."""
+    columns = (calls.c.id, calls.c.job_id, calls.c.wave, calls.c.held, calls.c.started_at)
+    child = (_CHILD.c.id.label("child_id"), _CHILD.c.status.label("child_status"), _CHILD.c.reason, _CHILD.c.message)
+    joined = calls.join(jobs, jobs.c.id == calls.c.job_id).outerjoin(_CHILD, _CHILD.c.parent_call_id == calls.c.id)
+    still_open = (calls.c.step == jobs.c.step, calls.c.finished_at.is_(None))
+    running = (jobs.c.id.in_(job_ids), jobs.c.status == JobStatus.RUNNING.value)
+    statement = select(*columns, *child).select_from(joined).where(*running, *still_open).order_by(calls.c.job_id, calls.c.position)
+    by_job = defaultdict[str, list[Any]](list)
+    for row in tx.connection.execute(statement):
+        by_job[row.job_id].append(row)
+    found = {}
+    for job_id, rows in by_job.items():
+        wave = [row for row in rows if row.wave == rows[0].wave]  # what comes after it can't begin either
+        if all(row.held == Held.CHILD and row.child_id is not None for row in wave):
+            found[job_id] = [
+                AwaitedChild(row.child_id, row.id, row.started_at, JobStatus(row.child_status), row.reason, row.message) for row in wave
+            ]
     return found
 
 

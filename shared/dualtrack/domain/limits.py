@@ -30,6 +30,8 @@ IDEMPOTENCY_S = 30 * 24 * 3600.0
 """Idempotency keys hold for at least this long."""
 DELIVERY_LOG_S = 30 * 24 * 3600.0
 """A tenant's webhook keeps what became of its deliveries for at least this long."""
+FAMILY_JOBS = 10_000
+"""Jobs below one that are added up when it is shown; platforms whose limits allow larger families are told so in the answer."""
 SUSPECT_TRIES = 2
 """Claims without a record after which a row may be what kills its workers: from then on a process of its own works on it."""
 PRESENCE_RETURN_S = 6.0

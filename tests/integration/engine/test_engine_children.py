@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
+from dualtrack.db import children as db_children
 from dualtrack.db import jobs
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import jobs as jobs_table
@@ -18,6 +19,7 @@ from dualtrack.domain.job import DEFAULT_AGENT_TOOLS, Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
 from dualtrack.domain.limits import LARGEST, LimitsChange
 from dualtrack.domain.step import Call
+from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Held, Hold
 from dualtrack.engine import children, extension, flow, forks, steering
 from dualtrack.models.port import DecisionRequest
@@ -103,6 +105,51 @@ def test_children_work_side_by_side_and_give_back_answers_and_files(make: Make, 
     assert "junk.txt" not in in_workspace(stepper, store, job)
     assert types(stepper, job).count("child.started") == 2
     assert types(stepper, job).count("call.finished") == 5
+
+
+def awaited(stepper: Stepper, *asked: Job) -> dict[str, list[str]]:
+    with stepper.runtime.database.transaction() as tx:
+        found = db_children.awaited(tx, [job.id for job in asked])
+    return {job_id: [child.job_id for child in waited] for job_id, waited in found.items()}
+
+
+def test_whom_a_job_waits_for_is_shown_while_nothing_of_its_own_is_at_work(make: Make) -> None:
+    scripts = {
+        "parent": [{"calls": [shell("true"), delegate("left")]}, TWO, finish("both")],
+        "left": [shell("echo l > left.txt"), finish("l")],
+        "right": [delegate("deep"), shell("echo r > right.txt"), finish("r")],
+        "deep": [{"tool": "ask_human", "arguments": {"question": "Which?"}}, finish("d")],
+    }
+    stepper = make(by_task(scripts))
+    job = stepper.submit("parent", agent={"tools": [*TOOLS, "ask_human"]})
+    assert awaited(stepper, job) == {}
+    ring_until(stepper, lambda: len(kids(stepper, job)) == 1)
+    while stepper.job(job).step < 2:
+        one = kids(stepper, job)[0]
+        at_work = any(call.held is None and call.finished_at is None for call in calls_of(stepper, job))
+        waits = one.finished_at is None or any(call.held is Held.CHILD for call in calls_of(stepper, job))
+        assert awaited(stepper, job) == ({job.id: [one.id]} if waits and not at_work else {})
+        assert stepper.ring()
+    stepper.rest()
+    left, right = kids(stepper, job)[1:]
+    (deep,) = kids(stepper, right)
+    assert stepper.job(deep).status is JobStatus.WAITING
+    assert awaited(stepper, job, left, right, deep) == {job.id: [right.id], right.id: [deep.id]}
+    with stepper.runtime.database.transaction() as tx:
+        (child,) = db_children.awaited(tx, [right.id])[right.id]
+        family, half = (db_children.below(tx, stepper.job(each)) for each in (job, right))
+        cut = db_children.below(tx, stepper.job(job), most=2)
+    assert (child.status, child.reason, child.call_id) == (JobStatus.WAITING, "input", calls_of(stepper, right)[0].id)
+    assert "asked a question" in str(child.message)
+    assert (family.jobs, family.live, family.waiting, family.complete) == (4, 2, 1, True)
+    members = [stepper.job(each) for each in (job, *kids(stepper, job), deep)]
+    assert family.spent.steps == sum(member.step for member in members) == 2 + 2 + 2 + 1 + 1
+    assert family.spent.usage == sum((member.usage for member in members), Usage())
+    assert (half.jobs, half.spent.steps) == (1, 2)
+    assert (cut.jobs, cut.complete) == (2, False)
+    under_lock(stepper, job, steering.pause, by="test")
+    assert stepper.job(job).status is JobStatus.WAITING  # it says so itself now
+    assert awaited(stepper, job) == {}
 
 
 def test_a_childs_failure_is_an_observation(make: Make) -> None:

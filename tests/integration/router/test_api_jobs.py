@@ -43,6 +43,16 @@ def test_a_submitted_job_is_queued_rung_for_and_shown(api: Api, client: httpx.Cl
     assert client.get(made.headers["location"]).json() == job
 
 
+def test_a_job_that_may_have_children_shows_its_family(client: httpx.Client) -> None:
+    job = submit(client, agent={"tools": ["delegate", "finish"]}).json()
+    assert job["family"] == {"jobs": 0, "live": 0, "waiting": 0, "step": 0, "usage": job["usage"], "complete": True}
+    assert job["waiting_for"] is None
+    assert client.get(f"/v1/jobs/{job['id']}").json() == job
+    (row,) = client.get("/v1/jobs").json()["data"]
+    assert row == {**job, "family": None}
+    assert submit(client).json()["family"] is None
+
+
 def test_the_job_belongs_to_the_trace_of_the_request(client: httpx.Client) -> None:
     job = submit(client, headers={"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}).json()
     assert job["trace_id"] == "ab" * 16
