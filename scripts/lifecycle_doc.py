@@ -20,8 +20,8 @@ Drawn from the table in `shared/dualtrack/domain/lifecycle.py` by `make docs`; a
 |---|---|---|
 {rows}
 
-A job that only waits for its children stays `running`, since its family is at work: its wall time counts on, and a child that waits for somebody
-says so itself. `waiting_for` of the job's view names the children ([api.md](api.md#children)).
+A job that only waits for its children stays `running`, since its family is at work: its wall time counts on, and a child that waits for
+somebody says so itself. `waiting_for` of the job's view names the children ([api.md](api.md#children)).
 
 A job that ended other than well says why in `reason`: {reasons}, or the code of the error that retries did not mend.
 
