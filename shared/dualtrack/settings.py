@@ -16,6 +16,7 @@ from dualtrack.domain.limits import GIB, PlatformLimits
 from dualtrack.domain.network import MAX_RULES as MAX_EGRESS_RULES
 from dualtrack.domain.network import EgressCeiling, SecretDefinition, SecretName
 from dualtrack.domain.policy import MAX_RULES, PolicyRule
+from dualtrack.domain.templates import STANDARD
 from dualtrack.net.addresses import AllowList
 
 ENV_PREFIX = "DUALTRACK_"
@@ -187,7 +188,9 @@ class SandboxSettings(_Section):
         "default", description="What the sandboxes of jobs are made of: default, shell, python-data, or a template of your own."
     )
     templates: dict[TemplateName, TemplateSettings] = Field(
-        default_factory=dict, description="Templates of your own by name (lower-case letters, digits, `-`), as JSON."
+        default_factory=dict,
+        description="Templates of your own by name (lower-case letters, digits, `-`), as JSON. Router, scheduler and executor must have "
+        "the same: a job that asks for another one is refused. Empty: it is accepted, and fails at the executor.",
     )
     template_store: Path | None = Field(
         None, description="Directory of built templates, on a local disk; empty: `.templates` in `workspaces`."
@@ -215,6 +218,11 @@ class SandboxSettings(_Section):
         20 * GIB, ge=0, description="All files in the directories that an executor keeps; those that no call uses are removed beyond it."
     )
     uid: int = Field(65534, ge=1, description="Unprivileged user that sandboxes run as when the executor runs as root.")
+
+    @property
+    def known_templates(self) -> frozenset[str] | None:
+        """Names of all templates; None where none of them is the operator's own: executors may then have settings that are not here."""
+        return STANDARD | self.templates.keys() if self.templates else None
 
     @field_validator("workspaces", "template_store", "wheels")
     @classmethod

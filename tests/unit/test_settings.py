@@ -9,6 +9,9 @@ import pytest
 
 from dualtrack import bootstrap
 from dualtrack.domain.errors import InvalidRequest
+from dualtrack.domain.templates import STANDARD
+from dualtrack.sandbox.template_catalog import definitions
+from dualtrack.settings import SandboxSettings, TemplateSettings
 
 
 @pytest.fixture(autouse=True)
@@ -72,3 +75,10 @@ def test_every_part_of_an_s3_store_can_come_from_the_environment(monkeypatch: py
     monkeypatch.setenv("DUALTRACK_OBJECTS__DRIVER", "s3")
     monkeypatch.setenv("DUALTRACK_OBJECTS__BUCKET", "mine")
     assert bootstrap.load_settings().objects.model_dump()["bucket"] == "mine"
+
+
+def test_templates_are_known_by_name_once_one_is_the_operators_own() -> None:
+    assert SandboxSettings().known_templates is None
+    own = SandboxSettings(templates={"reports": TemplateSettings(), "shell": TemplateSettings()})
+    assert own.known_templates == frozenset(definitions(own.templates)) == {"default", "shell", "python-data", "reports"}
+    assert frozenset(definitions({})) == STANDARD

@@ -124,9 +124,10 @@ def prune_templates(session: Session) -> None:
 def _sandboxes(session: Session) -> Iterator[Sandboxes]:
     """Sandboxes of the configured rung, none of them warm."""
     with backend.failures():
+        from dualtrack.domain.templates import SHELL_TEMPLATE
         from dualtrack.sandbox.factory import open_sandboxes
 
         settings = backend.settings(session)
-        plain = settings.sandbox.model_copy(update={"pool_max": 0, "pool_templates": ["shell"]})
+        plain = settings.sandbox.model_copy(update={"pool_max": 0, "pool_templates": [SHELL_TEMPLATE]})
         with open_sandboxes(plain, settings.limits.sandbox) as sandboxes:
             yield sandboxes

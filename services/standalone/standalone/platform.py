@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -74,7 +75,7 @@ class Platform:
         sandboxes = self._stack.enter_context(open_sandboxes(settings.sandbox, settings.limits.sandbox))
         self._say(f"sandbox: {sandboxes.rung.name}, {sandboxes.report.strength}")
         doorbell = InProcessDoorbell()
-        runtime = bootstrap.open_runtime(settings, "standalone", doorbell)
+        runtime = replace(bootstrap.open_runtime(settings, "standalone", doorbell), templates=frozenset(sandboxes.templates.definitions))
         self._stack.callback(bootstrap.close, runtime)
         migrate.upgrade(runtime.database)
         self.models = open_models(settings.models, progress=self._progress)

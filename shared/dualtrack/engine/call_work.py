@@ -18,6 +18,7 @@ from dualtrack.domain.errors import Cancelled, InvalidPath, ObjectMissing
 from dualtrack.domain.job import Job
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.domain.step import KEPT_STATE, Call
+from dualtrack.domain.templates import DEFAULT_TEMPLATE
 from dualtrack.domain.text import storable
 from dualtrack.domain.tool import CHECK_TOOL, Effect, Observation
 from dualtrack.engine import ledger, observations
@@ -31,7 +32,7 @@ from dualtrack.objects.cancelling import Check, check_of
 from dualtrack.objects.workspace import FileEntry, WorkspaceStore, WorkspaceTooLarge
 from dualtrack.sandbox.outcome import size_text
 from dualtrack.sandbox.port import Command, Outcome
-from dualtrack.sandbox.sessions import DEFAULT_TEMPLATE, Channel, PythonCell, SessionRequest
+from dualtrack.sandbox.sessions import Channel, PythonCell, SessionRequest
 from dualtrack.tools.port import ArtifactRequest, ToolContext, ToolResult
 
 if TYPE_CHECKING:

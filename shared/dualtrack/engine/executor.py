@@ -29,6 +29,7 @@ from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.domain.policies import backoff, gives_up
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
+from dualtrack.domain.templates import DEFAULT_TEMPLATE
 from dualtrack.domain.text import storable
 from dualtrack.domain.tool import Effect
 from dualtrack.engine import flow, ledger, notices, observations, stumbles
@@ -44,7 +45,7 @@ from dualtrack.engine.usual_calls import UsualCalls
 from dualtrack.faults import Fault, point
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.objects.workspace import FileEntry
-from dualtrack.sandbox.sessions import DEFAULT_TEMPLATE, Sessions
+from dualtrack.sandbox.sessions import Sessions
 from dualtrack.telemetry import genai, tracing
 from dualtrack.tools.port import ArtifactRequest
 

@@ -17,6 +17,7 @@ from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.policy import NO_REASON, Action, PolicyRule, judge
 from dualtrack.domain.step import StoredFile
+from dualtrack.domain.templates import require_known
 from dualtrack.domain.tool import CHECK_TOOL, SAVE_TOOL
 from dualtrack.domain.webhook import JobWebhook
 from dualtrack.engine import doorbells
@@ -85,7 +86,7 @@ def submit(
 
     Raises:
         NotFound: an input file that this tenant does not have.
-        InvalidRequest: two inputs at the same path, or one inside the other; or more network than the operator allows.
+        InvalidRequest: two inputs at the same path, or one inside the other; no such template; more network than the operator allows.
         AddressRefused: the webhook's address is one that may not be reached.
         IdempotencyMismatch: the key was used with another request.
         StorageUnavailable, DatabaseUnavailable: nothing was accepted.
@@ -110,6 +111,7 @@ def prepare(runtime: Runtime, *, tenant_id: str, spec: JobSpec) -> Prepared:
     Raises:
         NotFound, InvalidRequest, AddressRefused, StorageUnavailable: as `submit`.
     """
+    require_known(spec.agent.template, runtime.templates)
     runtime.egress.check(spec.agent.network, spec.agent.secrets, tenant_id)
     with runtime.database.transaction() as tx:
         inputs = _inputs(

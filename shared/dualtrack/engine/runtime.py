@@ -32,6 +32,8 @@ class Runtime:
     """The operator's, before those of any agent's profile."""
     egress: EgressCeiling = field(default_factory=EgressCeiling)
     """What the operator lets sandboxes reach."""
+    templates: frozenset[str] | None = None
+    """Names of all that sandboxes can be made of; None: not known here."""
 
 
 @dataclass(frozen=True, slots=True)

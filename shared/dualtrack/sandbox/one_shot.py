@@ -8,8 +8,9 @@ from typing import Final
 
 from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
+from dualtrack.domain.templates import DEFAULT_TEMPLATE
 from dualtrack.sandbox.port import Command, Outcome
-from dualtrack.sandbox.sessions import DEFAULT_TEMPLATE, Session, SessionRequest, Sessions
+from dualtrack.sandbox.sessions import Session, SessionRequest, Sessions
 
 _MESSAGE_CHARS: Final = 500
 

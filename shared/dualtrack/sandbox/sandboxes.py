@@ -11,6 +11,7 @@ from typing import Final, Self
 
 from dualtrack.domain.errors import SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
+from dualtrack.domain.templates import SHELL_TEMPLATE
 from dualtrack.objects.process_dir import ProcessDirectory
 from dualtrack.sandbox.descriptors import raise_limit
 from dualtrack.sandbox.janitor import Janitor, sweep
@@ -110,7 +111,7 @@ class Sandboxes:
 
     def _prove(self, launcher: Launcher) -> str:
         """Start a sandbox, run Python in it, end it; the name of that Python."""
-        session = launcher.launch(SessionRequest(self._limits, "shell"), Start.COLD, lambda *_: None)
+        session = launcher.launch(SessionRequest(self._limits, SHELL_TEMPLATE), Start.COLD, lambda *_: None)
         try:
             launcher.ready(session)
             outcome = session.python(PythonCell(_ASK), self._limits, threading.Event())
@@ -127,7 +128,7 @@ class Sandboxes:
         if not wanted:
             return
         # A pool of its own: the executor's starts sandboxes of the templates that are being built.
-        plain = self._settings.model_copy(update={"pool_max": 0, "template": "shell"})
+        plain = self._settings.model_copy(update={"pool_max": 0, "template": SHELL_TEMPLATE})
         with SessionPool(launcher, plain, self._limits) as pool:
             builder = TemplateBuilder(self.templates, pool, self._settings, self._limits)
             for name in wanted:

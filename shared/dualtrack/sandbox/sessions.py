@@ -17,9 +17,6 @@ EGRESS_TARGET: Final = "/run/egress"
 """Where a sandbox sees the directory of its way out."""
 
 
-DEFAULT_TEMPLATE: Final = "default"
-
-
 class Start(StrEnum):
     """How a claim was served."""
 

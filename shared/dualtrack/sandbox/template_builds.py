@@ -21,6 +21,7 @@ from typing import Final
 
 from dualtrack.domain.errors import SandboxUnavailable
 from dualtrack.domain.limits import GIB, SandboxLimits
+from dualtrack.domain.templates import SHELL_TEMPLATE
 from dualtrack.objects.process_dir import make_base, remove_in
 from dualtrack.sandbox.access import give_workspace
 from dualtrack.sandbox.port import Command
@@ -154,7 +155,7 @@ class TemplateBuilder:
         limits = self._limits.model_copy(
             update={"wall_time_s": 600.0, "cpu_time_s": 600, "disk_bytes": 20 * GIB, "disk_files": 1_000_000, "output_bytes": 64 * 1024}
         )
-        session = self._sessions.claim(SessionRequest(limits, "shell"))
+        session = self._sessions.claim(SessionRequest(limits, SHELL_TEMPLATE))
         try:
             session.adopt(python)
             # Unchecked: nothing in there ever changes, and times are not kept on every rung.

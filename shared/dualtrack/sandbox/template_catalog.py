@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from dualtrack.domain.errors import SandboxUnavailable
+from dualtrack.domain.templates import DATA_TEMPLATE, DEFAULT_TEMPLATE, SHELL_TEMPLATE
 from dualtrack.objects.nofollow import DIRECTORY_FLAGS, opened
 from dualtrack.objects.trees import scan
 from dualtrack.settings import TemplateSettings
@@ -81,10 +82,10 @@ def definitions(own: Mapping[str, TemplateSettings]) -> dict[str, Definition]:
         SandboxUnavailable: a requirements file can't be read.
     """
     found = {
-        "default": Definition("default", preload=_STANDARD),
-        "shell": Definition("shell"),
-        "python-data": Definition(
-            "python-data",
+        DEFAULT_TEMPLATE: Definition(DEFAULT_TEMPLATE, preload=_STANDARD),
+        SHELL_TEMPLATE: Definition(SHELL_TEMPLATE),
+        DATA_TEMPLATE: Definition(
+            DATA_TEMPLATE,
             requirements=(_FILES / "python-data.txt").read_text(),
             hashed=True,
             # One thread: a preloaded interpreter is forked for each cell, and threads of a numeric library don't live through that.

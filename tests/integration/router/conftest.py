@@ -82,9 +82,11 @@ MakeApi = Callable[..., contextlib.AbstractContextManager[Api]]
 
 
 @contextlib.contextmanager
-def serve(database: Database, store: ObjectStore, gateway: ModelGateway, limits: PlatformLimits) -> Iterator[Api]:
+def serve(
+    database: Database, store: ObjectStore, gateway: ModelGateway, limits: PlatformLimits, templates: frozenset[str] | None = None
+) -> Iterator[Api]:
     doorbell = RecordingDoorbell()
-    runtime = Runtime(database=database, doorbell=doorbell, store=store, registry=Registry(), limits=limits)
+    runtime = Runtime(database=database, doorbell=doorbell, store=store, registry=Registry(), limits=limits, templates=templates)
     services = RouterServices(runtime, gateway, RouterSettings(port=0))
     server = ApiServer(create_app(services), services.settings)
     thread = threading.Thread(target=server.run, name="api")
@@ -117,9 +119,10 @@ def make_api(router_database: Database) -> MakeApi:
         database: Database | None = None,
         store: ObjectStore | None = None,
         gateway: ModelGateway | None = None,
+        templates: frozenset[str] | None = None,
         **limits: Any,
     ) -> contextlib.AbstractContextManager[Api]:
-        return serve(database or router_database, store or MemoryStore(), gateway or ScriptedModel(), PlatformLimits(**limits))
+        return serve(database or router_database, store or MemoryStore(), gateway or ScriptedModel(), PlatformLimits(**limits), templates)
 
     return make
 

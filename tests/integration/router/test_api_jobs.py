@@ -14,6 +14,7 @@ from dualtrack.domain.events import EventType
 from dualtrack.domain.ids import new_id
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.templates import STANDARD
 
 from .conftest import Api, MakeApi
 
@@ -112,6 +113,21 @@ def test_a_wrong_field_is_named(client: httpx.Client, fields: dict[str, Any], co
 def test_an_input_that_is_not_there_is_named(client: httpx.Client) -> None:
     answer = submit(client, inputs=[{"file_id": "file_01k9zq7f6e4r8s3t5v7w9x1y2z", "path": "a"}])
     assert (answer.status_code, error(answer)["param"]) == (404, "inputs.0.file_id")
+
+
+def test_a_template_that_there_is_not_is_refused_where_all_are_known(make_api: MakeApi, client: httpx.Client) -> None:
+    wanted = {"agent": {"template": "reporst"}}
+    assert submit(client, **wanted).status_code == 201, "the usual router knows of none"
+    with make_api(templates=STANDARD | {"reports"}) as api, api.client(api.new_key()[1]) as knowing:
+        answer = submit(knowing, **wanted)
+        assert (answer.status_code, error(answer)["code"], error(answer)["param"]) == (400, "invalid_request", "agent.template")
+        assert "there are: default, python-data, reports, shell" in error(answer)["message"]
+        schedule = knowing.post("/v1/schedules", json={"cron": "0 9 * * MON", "job": SPEC | wanted})
+        assert (schedule.status_code, error(schedule)["param"]) == (400, "job.agent.template")
+        assert knowing.get("/v1/jobs").json()["data"] == []
+        for name in ("reports", "shell"):
+            assert submit(knowing, agent={"template": name}).status_code == 201
+        assert submit(knowing).status_code == 201
 
 
 def test_half_a_surrogate_pair_is_refused_by_name(client: httpx.Client) -> None:
