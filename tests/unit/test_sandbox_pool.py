@@ -213,7 +213,7 @@ def test_a_dead_one_is_not_given_out(open_pool: Opened, rung: PipeRung) -> None:
     with contextlib.closing(pool.claim(REQUEST)) as session:
         assert not pooled(session).launched.killed.is_set()  # type: ignore[attr-defined]
         until(lambda: pool.warm("default") >= 2)
-        assert len(rung.alive) == pool.live
+        until(lambda: len(rung.alive) == pool.live)  # one that is just being removed is in one of them only
 
 
 def test_what_a_failed_launch_said_reaches_the_caller_and_refills_back_off(

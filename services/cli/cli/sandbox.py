@@ -15,6 +15,7 @@ from cli.session import Session, command
 if TYPE_CHECKING:
     from dualtrack.sandbox.rung import RungReport
     from dualtrack.sandbox.sandboxes import Sandboxes
+    from dualtrack.sandbox.template_builds import TemplateState
 
 
 def register(app: typer.Typer) -> None:
@@ -30,10 +31,10 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(session: Session) -> int:
-    """Try every rung of the ladder by a real run; exit status 1 where the configured one does not work here.
+    """Try every rung of the ladder, and every template that is built, by a real run.
 
-    From the weakest to the strongest boundary. Starts and removes sandboxes of its own, and changes nothing else; an executor may be at
-    work meanwhile.
+    Exit status 1 where the configured rung does not work here, or a template does not. Rungs from the weakest to the strongest boundary.
+    Starts and removes sandboxes of its own, and changes nothing else; an executor may be at work meanwhile.
     """
     with backend.failures():
         from dualtrack.sandbox.factory import configured, examine
@@ -47,12 +48,25 @@ def doctor(session: Session) -> int:
                 for line in _lines(report, configured=report.rung is chosen):
                     session.out.text(line)
     works = any(report.works for report in reports if report.rung is chosen)
+    templates = list(_examined(session)) if works else []
+    ok = works and not any(state.problem for state in templates)
     if session.as_json:
         rungs = [_as_json(report) for report in reports]
-        session.out.document({"object": "sandbox_report", "configured": chosen.value, "ok": works, "rungs": rungs})
+        states = [{"name": state.name, "built": state.built, "problem": state.problem or None} for state in templates]
+        session.out.document({"object": "sandbox_report", "configured": chosen.value, "ok": ok, "rungs": rungs, "templates": states})
     else:
         session.out.text(f"Configured: {chosen.value}, which {'works' if works else 'does NOT work'} here (DUALTRACK_SANDBOX__DRIVER).")
-    return Exit.OK if works else Exit.JOB_FAILED
+        for state in templates:
+            session.out.text(f"  template {state.name:<20} {state.problem or ('works' if state.built else 'not built')}")
+    return Exit.OK if ok else Exit.JOB_FAILED
+
+
+def _examined(session: Session) -> Iterator[TemplateState]:
+    """All templates on the configured rung."""
+    with _sandboxes(session) as sandboxes:
+        builder = sandboxes.builder()
+        for name in sandboxes.templates.definitions:
+            yield builder.state(name)
 
 
 def _lines(report: RungReport, *, configured: bool) -> Iterator[str]:
@@ -96,7 +110,10 @@ def list_templates(session: Session) -> None:
 def build_templates(
     session: Session, names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Which; else all.")] = None
 ) -> None:
-    """Build templates that are not built yet: packages are fetched, then compiled in a sandbox. Safe from several places at once."""
+    """Build templates that are not built yet: packages are fetched, then compiled in a sandbox, which then imports what is preloaded.
+
+    Safe from several places at once.
+    """
     with _sandboxes(session) as sandboxes:
         builder = sandboxes.builder()
         built = {}

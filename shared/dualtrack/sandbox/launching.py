@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from dualtrack.domain.errors import DualtrackError
+from dualtrack.domain.errors import DualtrackError, SandboxUnavailable
 from dualtrack.sandbox.pooled import AgentLink, PooledSession
 from dualtrack.sandbox.rung import Launched, LaunchSpec, Mount, Rung
 from dualtrack.sandbox.sessions import EGRESS_TARGET, SessionRequest, Start
@@ -64,11 +64,15 @@ class Launcher:
 
         Raises:
             SandboxFailed: it ended or took too long. The session has to be closed.
+            SandboxUnavailable: it lacks what its template asks for; names both.
         """
         try:
             session.agent.wait_ready(self._timeout_s)
-        except BaseException:
+        except BaseException as error:
             METRICS.start_failures.labels(self.rung.name.value).inc()
+            if isinstance(error, SandboxUnavailable):
+                told = f"A sandbox of the template {session.template} is not what that asks for: {error.message}"
+                raise SandboxUnavailable(f"{told} Mend what is in it, or its preload.") from error
             raise
         finally:
             with self._lock:

@@ -26,6 +26,7 @@ class AgentLink(Session, Protocol):
 
         Raises:
             SandboxFailed: it ended, broke the protocol, or took longer; says what was printed.
+            SandboxUnavailable: something that it was to have is not there; says what.
         """
         ...
 
@@ -53,7 +54,7 @@ class PooledSession:
         self.agent: Final = agent
         self.launched: Final = launched
         self.slot: Final = slot
-        self._rung, self._template = kind
+        self._rung, self.template = kind
         self._gone = gone
         self._closing = threading.Lock()
         self._closed = False
@@ -74,7 +75,7 @@ class PooledSession:
     def _watched(self, kind: str, run: Callable[[], Outcome]) -> Outcome:
         attributes = {
             sandboxes.RUNG: self._rung.value,
-            sandboxes.TEMPLATE: self._template,
+            sandboxes.TEMPLATE: self.template,
             sandboxes.SESSION: self.id,
             sandboxes.KIND: kind,
         }
@@ -117,7 +118,7 @@ class PooledSession:
             if self._closed:
                 return
             self._closed = True
-            attributes = {sandboxes.RUNG: self._rung.value, sandboxes.TEMPLATE: self._template, sandboxes.SESSION: self.id}
+            attributes = {sandboxes.RUNG: self._rung.value, sandboxes.TEMPLATE: self.template, sandboxes.SESSION: self.id}
             started = time.monotonic()
             with tracing.span("sandbox.destroy", attributes=attributes) as span:
                 why = self.agent.ended or reason

@@ -60,7 +60,7 @@ class Sandboxes:
         """Remove what the dead have left, prove that the rung works, build the templates of `pool_templates`, start the pool.
 
         Raises:
-            SandboxUnavailable: the rung does not work here, or a template can't be built; says why and what to do.
+            SandboxUnavailable: the rung does not work here, or a template can't be built or does not work; says why and what to do.
         """
         with ExitStack() as stack:
             self._start(stack)
@@ -124,7 +124,8 @@ class Sandboxes:
         return named
 
     def _build(self, launcher: Launcher) -> None:
-        wanted = [name for name in prepared(self._settings) if self.templates.definition(name).built]
+        found = [self.templates.definition(name) for name in prepared(self._settings)]
+        wanted = [definition.name for definition in found if definition.built or definition.unproved]
         if not wanted:
             return
         # A pool of its own: the executor's starts sandboxes of the templates that are being built.

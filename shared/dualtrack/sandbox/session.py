@@ -104,7 +104,7 @@ class AgentSession:
             problems = ready.texts("problems")
             self._counters = self._launched.counters()
         if problems:
-            raise SandboxUnavailable(f"The sandbox is not what its template asks for: {'; '.join(problems)}.")
+            raise SandboxUnavailable(f"{'; '.join(problems)}.")
 
     def ping(self, timeout_s: float = _REPLY_S) -> bool:
         """Whether the agent answers in time; if not, the session is over."""

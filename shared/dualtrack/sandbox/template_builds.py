@@ -16,10 +16,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dualtrack.domain.errors import SandboxUnavailable
+from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import GIB, SandboxLimits
 from dualtrack.domain.templates import SHELL_TEMPLATE
 from dualtrack.objects.process_dir import make_base, remove_in
@@ -40,6 +41,17 @@ _PLATFORMS: Final = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class TemplateState:
+    """A template as it is on this machine."""
+
+    name: str
+    built: bool = True
+    """Whether all is there that it is made of."""
+    problem: str = ""
+    """Why no sandbox of it starts."""
+
+
 class TemplateBuilder:
     """Builds templates into their store."""
 
@@ -51,18 +63,48 @@ class TemplateBuilder:
         self._limits = limits
 
     def build(self, name: str, say: Say) -> Path | None:
-        """Build a template unless it is there; None where there is nothing to build. Waits for another builder of the same.
+        """Build a template unless it is there, and prove that it works; None where there is nothing to build.
+
+        Waits for another builder of the same. It is kept where only its proof fails: that may be for its `preload`, which is not built.
 
         Args:
             name: of the template.
             say: is told each step, for a person.
 
         Raises:
-            SandboxUnavailable: no such template, or it can't be built; says why.
+            SandboxUnavailable: no such template, it can't be built, or it does not work; says why.
         """
         definition = self._templates.definition(name)
-        if not definition.built:
-            return None
+        directory = self._made(definition, say) if definition.built else None
+        if definition.unproved:
+            say(f"{name}: importing {', '.join(definition.preload)}")
+            self.prove(name)
+        return directory
+
+    def prove(self, name: str) -> None:
+        """Start a sandbox of a template, which imports its modules, and end it.
+
+        Raises:
+            SandboxUnavailable: no such template, it is not built here, or one of its modules can't be imported; names it.
+        """
+        try:
+            session = self._sessions.claim(SessionRequest(self._limits, name))
+        except SandboxFailed as error:
+            raise SandboxUnavailable(f"A sandbox of the template {name} does not start: {error.message}") from error
+        session.close()
+
+    def state(self, name: str) -> TemplateState:
+        """What is to be said of a template on this machine; never raises for one that does not work."""
+        definition = self._templates.definition(name)
+        if definition.built and not self._templates.directory(definition).is_dir():
+            return TemplateState(name, built=False)
+        try:
+            self.prove(name)
+        except SandboxUnavailable as error:
+            return TemplateState(name, problem=error.message)
+        return TemplateState(name)
+
+    def _made(self, definition: Definition, say: Say) -> Path:
         store = self._templates.store
         try:
             make_base(store)
@@ -72,7 +114,7 @@ class TemplateBuilder:
                     if not directory.is_dir():
                         self._build(definition, directory, say)
         except OSError as error:
-            raise SandboxUnavailable(f"The template {name} can't be built in {store}: {error}.") from error
+            raise SandboxUnavailable(f"The template {definition.name} can't be built in {store}: {error}.") from error
         return directory
 
     def prune(self) -> list[str]:

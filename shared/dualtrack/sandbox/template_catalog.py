@@ -59,6 +59,11 @@ class Definition:
         """Whether there is something to build: a directory that its sandboxes see."""
         return bool(self.requirements.strip()) or self.files is not None
 
+    @property
+    def unproved(self) -> bool:
+        """Whether a sandbox has to be started to know that it works: it imports more than the standard library."""
+        return not set(self.preload) <= set(_STANDARD)
+
     def in_image(self) -> Definition:
         """The same, where its packages and files come in an image: nothing is built."""
         return replace(self, requirements="", hashed=False, files=None)

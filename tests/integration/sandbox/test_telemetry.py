@@ -88,6 +88,18 @@ def test_the_doctor_tells_of_every_rung_and_which_is_configured(folder: Path) ->
     assert rungs["bubblewrap"]["works"]
     assert "user" in rungs["bubblewrap"]["found"]
     assert all(rung["works"] or rung["problem"] for rung in rungs.values())
+    assert {"name": "default", "built": True, "problem": None} in report["templates"]
+
+
+def test_the_doctor_tells_of_templates_that_do_not_work(folder: Path) -> None:
+    done = doctor(folder, DUALTRACK_SANDBOX__TEMPLATES=json.dumps({"mine": {"preload": ["nonesuch"]}}))
+    assert done.returncode == 1, done.stderr
+    assert "Configured: bubblewrap, which works here" in done.stdout
+    lines = {line.split()[1]: line for line in done.stdout.splitlines() if line.startswith("  template ")}
+    assert set(lines) == {"default", "shell", "python-data", "mine"}
+    assert lines["default"].endswith(" works")
+    assert lines["python-data"].endswith(" not built")
+    assert "module nonesuch can't be imported: ModuleNotFoundError" in lines["mine"]
 
 
 def test_the_doctor_fails_where_the_configured_rung_does_not_work(folder: Path) -> None:

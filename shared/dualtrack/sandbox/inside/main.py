@@ -117,6 +117,6 @@ def _preload(names: list[str]) -> list[str]:
     for name in (*_PRELOADED, *names):
         try:
             __import__(name)
-        except Exception as error:  # whatever a package does at its import
+        except (Exception, SystemExit) as error:  # whatever a package does at its import
             problems.append("module %s can't be imported: %s: %s" % (name, type(error).__name__, str(error)[:200]))
     return problems
