@@ -29,6 +29,12 @@ def count(tx: Transaction, parent_id: str) -> int:
     return int(tx.connection.execute(select(func.count()).select_from(jobs).where(jobs.c.parent_id == parent_id)).scalar_one())
 
 
+def unstarted(tx: Transaction, parent_id: str) -> list[str]:
+    """Ids of a job's children that no planner has claimed yet."""
+    queued = (jobs.c.parent_id == parent_id, jobs.c.finished_at.is_(None), jobs.c.status == JobStatus.QUEUED.value)
+    return list(tx.connection.execute(select(jobs.c.id).where(*queued).order_by(jobs.c.id)).scalars())
+
+
 def family(tx: Transaction, root_id: str) -> list[Member]:
     """All jobs of a family, and what they used."""
     columns: tuple[Any, ...] = (

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from dualtrack.db import claims, steps
+from dualtrack.db import children as relatives
+from dualtrack.db import claims, jobs, steps
 from dualtrack.domain.errors import DualtrackError
+from dualtrack.engine import children
 from dualtrack.engine.runtime import Runtime
 from dualtrack.queues.port import Task
 
@@ -25,11 +27,21 @@ class Redelivery:
         self._task = task
 
     def ring(self, row_id: str) -> None:
-        """Ring for everything else of that row's job that waits for a worker. Raises nothing: the scheduler rings as well, only later."""
+        """Ring for everything else of that row's job that waits for a worker, and of its parent and their children.
+
+        Raises nothing: the scheduler rings as well, only later.
+        """
         try:
             with self._runtime.database.transaction() as tx:
-                job_id = row_id if self._task is Task.PLAN else steps.call(tx, row_id).job_id
-                planners, executors = claims.waiting(tx, "jobs", job_id), claims.waiting(tx, "calls", job_id)
+                job = jobs.get(tx, row_id if self._task is Task.PLAN else steps.call(tx, row_id).job_id)
+            if job.parent_id is not None and job.finished_at is not None:
+                children.tell_parent(self._runtime, job.id)
+            planners, executors = [], []
+            with self._runtime.database.transaction() as tx:
+                for job_id in filter(None, (job.id, job.parent_id)):
+                    executors += claims.waiting(tx, "calls", job_id)
+                    for each in (job_id, *relatives.unstarted(tx, job_id)):
+                        planners += claims.waiting(tx, "jobs", each)
             for rows, ring in ((planners, self._runtime.doorbell.plan), (executors, self._runtime.doorbell.execute)):
                 for row in rows:
                     if row.id != row_id:

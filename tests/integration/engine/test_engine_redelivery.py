@@ -13,9 +13,11 @@ from dualtrack.db.tables import jobs as jobs_table
 from dualtrack.domain.errors import DatabaseUnavailable
 from dualtrack.domain.job import JobSpec
 from dualtrack.domain.lifecycle import JobStatus
-from dualtrack.engine import intake
+from dualtrack.engine import children, intake
 from dualtrack.engine.redelivery import Redelivery
 from dualtrack.queues.port import Task
+from dualtrack.testing.model_script import Script
+from dualtrack.testing.scripted_model import ScriptedModel
 
 from .conftest import Make, finish, shell, types
 
@@ -41,6 +43,35 @@ def test_a_job_whose_last_call_was_recorded_and_that_was_never_rung_for(make: Ma
     stepper.doorbell.rings.clear()  # the executor died after its commit
     Redelivery(stepper.runtime, Task.EXECUTE).ring(stepper.steps(job)[0].calls[0].id)
     assert list(stepper.doorbell.rings) == [("plan", job.id)]
+
+
+def test_children_that_were_started_and_never_rung_for_and_their_ends_that_were_never_told(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = {"tool": "delegate", "arguments": {"instructions": "part"}}
+    scripts = {"whole": [{"calls": [part, part]}, finish("whole")], "part": [finish("part")]}
+    stepper = make(ScriptedModel(lambda request: Script.model_validate(scripts[request.task.split()[0]])))
+    job = stepper.submit("whole", agent={"tools": ["delegate", "finish"]})
+    stepper.ring()
+    again = Redelivery(stepper.runtime, Task.PLAN)
+    rung = set(stepper.doorbell.rings)
+    assert len(rung) == 2
+    stepper.doorbell.rings.clear()  # the planner died after its commit
+    again.ring(job.id)
+    assert set(stepper.doorbell.rings) == rung
+    first, second = (child_id for _, child_id in sorted(rung))
+    stepper.doorbell.rings.clear()
+    with monkeypatch.context() as crash:
+        crash.setattr(children, "tell_parent", lambda *_: None)  # the planner died after the first child's last commit
+        stepper.planner.advance(first)
+    again.ring(first)
+    assert types(stepper, job).count("call.finished") == 1
+    assert list(stepper.doorbell.rings) == [("plan", second)]
+    stepper.planner.advance(second)
+    stepper.doorbell.rings.clear()  # the planner told of the second's end, and died before it rang for the parent
+    again.ring(second)
+    assert list(stepper.doorbell.rings) == [("plan", job.id)]
+    assert stepper.run(job).answer == "whole"
 
 
 def test_what_the_message_itself_rings_for_what_somebody_has_and_what_pauses_is_left_alone(make: Make) -> None:
