@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,99 @@ def test_an_effect_of_unknown_outcome_may_have_happened_or_not_but_not_twice(hea
         events[6]["data"] |= {"ok": False, "details": {"outcome": "unknown"}}
     assert judge([record], heard).clean
     assert columns(judge([record], [*HEARD, *HEARD])) == (0, 1, 0, 0)
+
+
+CHILD_PLAN = PlannedJob("job-1-0-child", ({}, {}), (), ("job-1-0-child",), None)
+HEARD_OF_FAMILY = [*HEARD, Effect("job-1-0-child", "call_c")]
+
+
+def family() -> Record:
+    """A job that delegated to a child, both of which went well; the child was at work between its parent's second and third event."""
+    record = whole()
+    call = {"id": "call_d", "tool": "delegate", "arguments": {}}
+    told = {"call_id": "call_d", "tool": "delegate", "ok": True, "observation": "", "details": {"child_job_id": "job_2"}}
+    record.events[1:1] = [
+        {"type": "step.decided", "data": {"step": 0, "calls": [call]}},
+        {"type": "child.started", "data": {"call_id": "call_d", "job_id": "job_2"}},
+        {"type": "call.finished", "data": told},
+    ]
+    for n, event in enumerate(record.events):
+        event |= {"seq": n + 1, "at": (NOW + timedelta(seconds=n if n < 3 else n + 6)).isoformat()}
+    effect = {"id": "call_e", "tool": EXTERNAL_TOOL, "arguments": {"url": "http://127.0.0.1:1/effects/job-1-0-child"}}
+    events: list[dict[str, Any]] = [
+        {"type": "job.queued", "data": {}},
+        {"type": "step.decided", "data": {"step": 1, "calls": [effect]}},
+        {"type": "call.finished", "data": {"call_id": "call_e", "tool": EXTERNAL_TOOL, "ok": True, "observation": ""}},
+        {"type": "job.succeeded", "data": {}},
+    ]
+    for n, event in enumerate(events):
+        event |= {"seq": n + 1, "at": (NOW + timedelta(seconds=3 + n)).isoformat()}
+    record.streamed = copy.deepcopy(record.events)
+    record.plan = replace(PLAN, child=CHILD_PLAN)
+    record.children = [Record(CHILD_PLAN, "job_2", "succeeded", None, events)]
+    return record
+
+
+def test_children_count_as_jobs() -> None:
+    verdict = judge([family()], HEARD_OF_FAMILY)
+    assert (verdict.jobs, columns(verdict), verdict.problems) == (2, (0, 0, 0, 0), [])
+    assert columns(judge([family()], HEARD)) == (1, 0, 0, 0)  # nobody heard of the child's effect
+    assert columns(judge([family()], [*HEARD_OF_FAMILY, *HEARD_OF_FAMILY])) == (0, 2, 0, 0)
+
+
+def no_child(record: Record) -> None:
+    record.children = []
+
+
+def second_child(record: Record) -> None:
+    record.children.append(replace(record.children[0], job_id="job_3"))
+
+
+def stuck_child(record: Record) -> None:
+    record.children[0].status = "running"
+    del record.children[0].events[-1]
+
+
+def childs_number_twice(record: Record) -> None:
+    record.children[0].events[2]["seq"] = 2
+
+
+def childs_start_told_twice(record: Record) -> None:
+    for events in (record.events, _streamed(record)):
+        events[1] = copy.deepcopy(events[2]) | {"seq": 2}
+
+
+def childs_end_not_told(record: Record) -> None:
+    for events in (record.events, _streamed(record)):
+        events[3]["data"] |= {"ok": False}
+
+
+@pytest.mark.parametrize(
+    ("breaking", "column"),
+    [
+        (no_child, 0),
+        (second_child, 1),
+        (stuck_child, 2),
+        (childs_number_twice, 3),
+        (childs_start_told_twice, 3),
+        (childs_end_not_told, 3),
+    ],
+)
+def test_it_objects_to_broken_families(breaking: Callable[[Record], None], column: int) -> None:
+    record = family()
+    breaking(record)
+    assert columns(judge([record], HEARD_OF_FAMILY))[column] > 0
+
+
+def test_a_parent_is_not_silent_while_its_child_is_heard_and_a_childs_silence_counts() -> None:
+    at = NOW.timestamp()
+    assert recovery([family()], at).seconds == pytest.approx(3)  # from the child's end to what the parent was told
+    quiet = family()
+    for event in quiet.children[0].events[2:]:
+        event["at"] = (datetime.fromisoformat(event["at"]) + timedelta(seconds=2.5)).isoformat()
+    found = recovery([quiet], at)
+    assert found.seconds == pytest.approx(3.5)
+    assert found.what.startswith("job_2: step.decided (2), ")
 
 
 def test_recovery_is_the_longest_silence_after_the_fault() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dualtrack.domain.tool import DELEGATE_TOOL
 from dualtrack.faults import Action, Fault, Rule, parse
-from dualtrack.testing.chaos.jobs import EXTERNAL_TOOL, plan_jobs
+from dualtrack.testing.chaos.jobs import EXTERNAL_TOOL, instructions, plan_jobs
 from dualtrack.testing.chaos.matrix import matrix
 from dualtrack.testing.chaos.rig import NAMES
 from dualtrack.testing.chaos.strikes import Kind, plan_strikes
-from dualtrack.testing.model_script import Script
+from dualtrack.testing.model_script import Script, script_in
 
 SEEDS = st.integers(0, 2**32)
 
@@ -38,6 +39,25 @@ def test_a_job_has_its_steps_and_leaves_what_its_script_says(seed: int, steps: i
     assert urls == [f"http://w/effects/{name}" for name in job.effects]
     assert len(set(job.effects)) == len(job.effects) > 0
     assert commands[-1] == "cat log"
+
+
+@given(SEEDS, st.integers(4, 20))
+def test_some_jobs_delegate_to_a_child_that_leaves_what_its_script_says(seed: int, steps: int) -> None:
+    jobs = plan_jobs(seed, 6, (steps, steps), witness_url="http://w")
+    parents = [job for job in jobs if job.child is not None]
+    assert len(parents) == 2
+    for job in parents:
+        (delegated,) = [step["arguments"] for step in job.script if step.get("tool") == DELEGATE_TOOL]
+        child = job.child
+        assert child is not None
+        assert script_in([delegated["instructions"]]) == Script.model_validate(list(child.script))
+        assert script_in([instructions(job.script)]) == Script.model_validate(list(job.script))  # though there is a script in it
+        assert job.steps == steps + 1 + len(child.script)
+        commands = [step["arguments"]["command"] for step in (*job.script, *child.script) if step.get("tool") == "shell"]
+        assert {line for command in commands for line in command.split()[1:2] if command.startswith("echo")} == set(job.lines)
+        assert delegated["outputs"] == [commands[-2].split()[-1]]  # what the child writes is shown by the parent's last command
+        assert set(child.lines) < set(job.lines)
+        assert not set(child.effects) & set(job.effects)
 
 
 @given(SEEDS)

@@ -12,13 +12,16 @@ from typing import Any, Final
 import httpx
 
 from dualtrack.domain.job import DEFAULT_AGENT_TOOLS
-from dualtrack.testing.chaos.jobs import EXTERNAL_TOOL, POLICY, PlannedJob
+from dualtrack.domain.tool import DELEGATE_TOOL
+from dualtrack.testing.chaos.jobs import EXTERNAL_TOOL, POLICY, PlannedJob, instructions
 from dualtrack.testing.chaos.judge import Record
 
 _END: Final = frozenset({"job.succeeded", "job.failed", "job.cancelled", "job.expired"})
 _PAUSE_S: Final = 0.1
 _CUT_EVERY: Final = 7
 """Events after which a client hangs up by itself, to resume."""
+_READS: Final = 50
+"""Tries to read what is there at the end."""
 _TIMEOUT: Final = httpx.Timeout(10, read=30)
 
 
@@ -52,7 +55,7 @@ class Clients:
         return not any(thread.is_alive() for thread in self._threads)
 
     def finish(self) -> list[Record]:
-        """Wait for all, then read every job's state and pages; the records."""
+        """Wait for all, then read the state and pages of every job and its children; the records."""
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
@@ -60,6 +63,10 @@ class Clients:
             for record in self.records:
                 if record.job_id is not None:
                     self._read(client, record, record.job_id)
+                    if record.plan.child is not None:
+                        record.children = [Record(record.plan.child, child_id) for child_id in self._children(client, record.job_id)]
+                for child in record.children:
+                    self._read(client, child, str(child.job_id))
         return self.records
 
     def _follow(self, record: Record, turn: int) -> None:
@@ -79,9 +86,10 @@ class Clients:
                     time.sleep(_PAUSE_S)
 
     def _submit(self, client: httpx.Client, url: str, plan: PlannedJob) -> str | None:
+        tools = [*DEFAULT_AGENT_TOOLS, EXTERNAL_TOOL, *([DELEGATE_TOOL] if plan.child else [])]
         body = {
-            "instructions": f"Follow the script.\n```script\n{json.dumps(plan.script)}\n```",
-            "agent": {"tools": [*DEFAULT_AGENT_TOOLS, EXTERNAL_TOOL], "policies": [POLICY]},
+            "instructions": instructions(plan.script),
+            "agent": {"tools": tools, "policies": [POLICY]},
             "webhook": {"url": plan.webhook, "events": ["job.succeeded"]},
             "limits": {"steps": plan.steps + 10},
             "metadata": {"token": plan.token},
@@ -125,8 +133,18 @@ class Clients:
                     return False
         return False
 
+    def _children(self, client: httpx.Client, job_id: str) -> list[str]:
+        """Ids of a job's children, as the platform lists them."""
+        for attempt in range(_READS):
+            with contextlib.suppress(httpx.HTTPError):
+                listed = client.get(f"{self._urls[attempt % len(self._urls)]}/v1/jobs", params={"parent_id": job_id})
+                if listed.status_code == 200:
+                    return [str(job["id"]) for job in listed.json()["data"]]
+            time.sleep(_PAUSE_S)
+        return []
+
     def _read(self, client: httpx.Client, record: Record, job_id: str) -> None:
-        for attempt in range(50):
+        for attempt in range(_READS):
             url = self._urls[attempt % len(self._urls)]
             with contextlib.suppress(httpx.HTTPError):
                 shown = client.get(f"{url}/v1/jobs/{job_id}")

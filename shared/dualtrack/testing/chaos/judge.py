@@ -9,6 +9,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final
 
+from dualtrack.domain.tool import DELEGATE_TOOL
 from dualtrack.testing.chaos.jobs import ASKED, PlannedJob
 from dualtrack.testing.witness import Effect, hook
 
@@ -32,6 +33,8 @@ class Record:
     """By paging, at the end."""
     streamed: list[Event] | None = None
     """As a stream gave them, resumed wherever it broke off; None: nobody streamed."""
+    children: list[Record] = field(default_factory=list)
+    """The jobs that the platform lists as its children."""
 
 
 @dataclass(slots=True)
@@ -60,25 +63,34 @@ class Recovery:
 
 
 def judge(records: Sequence[Record], effects: Iterable[Effect]) -> Verdict:
-    """The verdict on all jobs of a row."""
-    verdict = Verdict(jobs=len(records))
+    """The verdict on all jobs of a row, children among them."""
+    everybody = [each for record in records for each in (record, *record.children)]
+    verdict = Verdict(jobs=len(everybody))
     heard = Counter(effect.name for effect in effects)
-    for record in records:
+    for record in everybody:
         _judge(record, heard, verdict)
     return verdict
 
 
 def recovery(records: Iterable[Record], since: float) -> Recovery:
-    """The longest silence of any job between two of its events after a moment (Unix time), or from that moment to its next event."""
+    """The longest silence of any job between two of its events after a moment (Unix time), or from that moment to its next event.
+
+    A parent is not silent while a child of it is heard: the events of a family are one sequence in time.
+    """
     longest = Recovery()
     for record in records:
-        times = [datetime.fromisoformat(event["at"]).timestamp() - since for event in record.events]
-        for n, (before, after) in enumerate(pairwise(times)):
+        heard = [(_time(event) - since, member.job_id, event) for member in (record, *record.children) for event in member.events]
+        heard.sort(key=lambda each: each[0])  # stable: events of the same time stay in order
+        for (before, _, last), (after, job_id, following) in pairwise(heard):
             silence = after - max(before, 0.0)
             if silence > longest.seconds:
-                what = f"{record.job_id}: {record.events[n]['type']} ({n + 1}), {silence:.2f} s, {record.events[n + 1]['type']}"
+                what = f"{job_id}: {last['type']} ({last['seq']}), {silence:.2f} s, {following['type']}"
                 longest = Recovery(silence, f"{what}; the second {after:.2f} s after the fault")
     return longest
+
+
+def _time(event: Event) -> float:
+    return datetime.fromisoformat(event["at"]).timestamp()
 
 
 def _judge(record: Record, heard: Counter[str], verdict: Verdict) -> None:
@@ -99,6 +111,7 @@ def _judge(record: Record, heard: Counter[str], verdict: Verdict) -> None:
         verdict.lost += sum(say(f"lost: {what}") for what in _missing(record, heard))
     repeated = [line for line, times in Counter(_log(record)).items() if times > 1]
     repeated += [name for name in plan.effects if heard[name] > 1]
+    repeated += [f"its child, {len(record.children)} times"] * (len(record.children) > 1)
     verdict.repeated += sum(say(f"repeated: {what}") for what in repeated)
     verdict.wrong_events += sum(say(f"wrong events: {what}") for what in _wrong(record))
 
@@ -110,7 +123,9 @@ def _missing(record: Record, heard: Counter[str]) -> list[str]:
     missing += [
         f"effect {name}, which it says was done" for name in record.plan.effects if not heard[name] and _told(record, name) == "done"
     ]
-    if not heard[hook(record.plan.token)]:
+    if record.plan.child is not None and not record.children:
+        missing.append("its child")
+    if record.plan.webhook is not None and not heard[hook(record.plan.token)]:
         missing.append("the webhook of its success")
     return missing + [f"effect {name}: {told}" for name in record.plan.effects if (told := _told(record, name)) not in {"done", "unknown"}]
 
@@ -153,12 +168,29 @@ def _wrong(record: Record) -> list[str]:
     if record.status in _ENDED:
         found += [f"call {call} never ended" for call in asked if not over[call]]
     found += [f"call {call} began without consent" for call in _unconsented(record)]
+    found += _strangers(record)
     decided = [event["data"]["step"] for event in record.events if event["type"] == "step.decided"]
     if decided != sorted(set(decided)):
         found.append(f"its steps are out of order: {decided}")
     ends = [event["type"] for event in record.events if event["type"].removeprefix("job.") in _ENDED]
     if record.status in _ENDED and (ends != [f"job.{record.status}"] or record.events[-1]["type"] != ends[0]):
         found.append(f"its end is told wrongly: {record.status}, {ends}")
+    return found
+
+
+def _strangers(record: Record) -> list[str]:
+    """Children that the events and the list of them don't agree on, and ends of theirs that their parent was not told of."""
+    children = {child.job_id for child in record.children}
+    started = [event["data"]["job_id"] for event in record.events if event["type"] == "child.started"]
+    found = [f"child {child} is told of {started.count(child)} times" for child in children if started.count(child) != 1]
+    found += [f"child {child} is told of and not listed" for child in started if child not in children]
+    told = [
+        event["data"]["details"]["child_job_id"]
+        for event in record.events
+        if event["type"] == "call.finished" and event["data"]["tool"] == DELEGATE_TOOL and event["data"]["ok"]
+    ]
+    if record.status == "succeeded" and sorted(told) != sorted(map(str, children)):
+        found.append(f"it was told that these children ended well: {told}")
     return found
 
 
