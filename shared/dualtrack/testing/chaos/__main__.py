@@ -64,7 +64,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rows", help="only these rows, by the beginnings of their names, comma-separated ('-': none)")
     parser.add_argument("--list", action="store_true", help="print the rows and end")
     parser.add_argument("--seed", type=int, default=1, help="of jobs and random faults (default 1)")
-    parser.add_argument("--jobs", type=int, default=JOBS, help=f"jobs of each row (default {JOBS})")
+    parser.add_argument("--jobs", type=int, default=JOBS, help=f"jobs of each row, their children not counted (default {JOBS})")
     parser.add_argument(
         "--slack", type=float, default=1.0, metavar="TIMES", help="recovery may take so many times its limit (busy machines)"
     )
