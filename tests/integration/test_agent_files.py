@@ -16,7 +16,7 @@ from dualtrack.sandbox.rung import LaunchSpec
 from dualtrack.sandbox.session import AgentSession
 from dualtrack.testing.bare_rung import BareRung
 
-LIMITS = SandboxLimits(wall_time_s=20, disk_bytes=8 * MIB, disk_files=500)
+LIMITS = SandboxLimits(wall_time_s=60, disk_bytes=8 * MIB, disk_files=500)
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ from dualtrack.sandbox.rung import LaunchSpec
 from dualtrack.sandbox.session import AgentSession
 from dualtrack.sandbox.sessions import Channel, PythonCell
 from dualtrack.testing.bare_rung import BareLaunched, BareRung
+from dualtrack.testing.waiting import PATIENCE_S, comes_true
 
-LIMITS = SandboxLimits(wall_time_s=20, processes=4000)
+LIMITS = SandboxLimits(wall_time_s=60, processes=4000)
 
 
 class Started:
@@ -26,7 +27,7 @@ class Started:
         spec = LaunchSpec(workspace, LIMITS)
         self.launched: BareLaunched = rung.launch(spec)
         self.session = AgentSession(self.launched, spec, "bare")
-        self.session.wait_ready(30)
+        self.session.wait_ready(PATIENCE_S)
 
     def run(self, script: str) -> bytes:
         outcome = self.session.run(Command(("sh", "-c", script)), LIMITS, threading.Event())
@@ -69,8 +70,7 @@ def test_a_flood_and_a_slow_reader_do_not_grow_it(started: Started) -> None:
 def test_input_that_nobody_reads_does_not_grow_it(started: Started) -> None:
     started.run("true")
     before = started.status("VmHWM")
-    limits = LIMITS.model_copy(update={"wall_time_s": 1})
-    outcome = started.session.run(Command(("sleep", "0.5"), stdin=b"x" * 30_000_000), limits, threading.Event())
+    outcome = started.session.run(Command(("sleep", "0.5"), stdin=b"x" * 30_000_000), LIMITS, threading.Event())
     assert (outcome.ended, outcome.exit_code) == (Ended.EXITED, 0)
     assert started.status("VmHWM") - before < 4 * KIB
 
@@ -94,4 +94,4 @@ def test_it_holds_nothing_of_what_has_ended(started: Started) -> None:
     for _ in range(10):
         use()
     started.session.ping()
-    assert started.descriptors() <= before + 8  # an interpreter that is just being forked
+    assert comes_true(lambda: started.descriptors() <= before + 8)  # an interpreter that is just being forked

@@ -53,7 +53,7 @@ def proxy() -> Iterator[TcpProxy]:
 
 @pytest.fixture
 def client(proxy: TcpProxy) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://127.0.0.1:{proxy.port}", trust_env=False, timeout=10) as opened:
+    with httpx.Client(base_url=f"http://127.0.0.1:{proxy.port}", trust_env=False, timeout=60) as opened:
         yield opened
 
 
@@ -73,7 +73,7 @@ def test_it_refuses_and_is_back_at_the_same_port(proxy: TcpProxy, client: httpx.
 
 
 def test_a_cut_connection_is_gone_and_a_new_one_is_welcome(proxy: TcpProxy, client: httpx.Client) -> None:
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
         proxy.cut()
@@ -102,7 +102,7 @@ def test_it_answers_writes_like_a_full_disk_and_still_reads(proxy: TcpProxy, cli
 
 def test_a_refused_write_is_answered_although_its_body_comes_late(proxy: TcpProxy) -> None:
     proxy.refuse_writes = True
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as connection:
         connection.sendall(b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n")
         answer = connection.recv(1000)
         connection.sendall(bytes(300_000))
@@ -117,12 +117,14 @@ def test_the_witness_writes_every_call_down_before_it_answers(tmp_path: Path) ->
     argv = [sys.executable, "-m", "dualtrack.testing.witness", "--log", str(log)]
     process = ServerProcess("witness", argv, log=output, env=os.environ, cwd=tmp_path)
     try:
-        process.wait_until(lambda: b"\n" in output.read_bytes(), timeout_s=30)
+        process.wait_until(lambda: b"\n" in output.read_bytes(), timeout_s=60)
         url = json.loads(output.read_text())["url"]
         for key in ("one", "two"):
-            httpx.post(f"{url}/effects/paid", headers={"idempotency-key": key}, content=b"{}", trust_env=False).raise_for_status()
-        httpx.post(f"{url}/hooks/done", headers={"webhook-id": "msg_1"}, trust_env=False).raise_for_status()
-        assert httpx.post(f"{url}/elsewhere", trust_env=False).status_code == 404
+            httpx.post(
+                f"{url}/effects/paid", headers={"idempotency-key": key}, content=b"{}", trust_env=False, timeout=60
+            ).raise_for_status()
+        httpx.post(f"{url}/hooks/done", headers={"webhook-id": "msg_1"}, trust_env=False, timeout=60).raise_for_status()
+        assert httpx.post(f"{url}/elsewhere", trust_env=False, timeout=60).status_code == 404
         assert read(log) == [Effect("paid", "one"), Effect("paid", "two"), Effect("hook:done", "msg_1")]
     finally:
         process.kill()
@@ -134,7 +136,7 @@ def test_a_process_can_be_given_a_wrong_clock(tmp_path: Path) -> None:
     code = "import time, datetime; print(time.time(), datetime.datetime.now().timestamp(), time.monotonic(), flush=True); time.sleep(60)"
     process = ServerProcess("clock", [sys.executable, "-c", code], log=output, env=os.environ | wrong_clock(), cwd=tmp_path)
     try:
-        process.wait_until(lambda: b"\n" in output.read_bytes(), timeout_s=30)
+        process.wait_until(lambda: b"\n" in output.read_bytes(), timeout_s=60)
         shown, local, steady = map(float, output.read_text().split())
         assert shown - time.time() == pytest.approx(600, abs=30)
         assert local - time.time() == pytest.approx(600, abs=30)

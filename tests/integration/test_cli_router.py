@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,12 +33,14 @@ from dualtrack.queues.port import Task
 from dualtrack.settings import DatabaseSettings, RouterSettings
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.scripted_model import ScriptedModel
+from dualtrack.testing.servers.process import free_ports
+from dualtrack.testing.waiting import wait_until
 from dualtrack.tools.registry import Registry
 from router.app import create_app
 from router.server import ApiServer
 from router.services import RouterServices
 
-_DEADLINE_S = 20
+_DEADLINE_S = 60
 
 
 class _SilentDoorbell:
@@ -58,13 +59,13 @@ class _Serving:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self.port = 0
+        (self.port,) = free_ports(1)  # nobody else has it while the router is away
         self.start()
 
     def start(self) -> None:
         settings = RouterSettings(port=self.port)
         self._server = ApiServer(create_app(RouterServices(self._runtime, ScriptedModel(), settings)), settings)
-        self.port, self.url = self._server.port, self._server.url
+        self.url = self._server.url
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
 
@@ -260,12 +261,12 @@ def test_following_survives_a_restart_of_the_router(serving: _Serving, runtime: 
     thread = threading.Thread(target=follow)
     thread.start()
     _happens(runtime, job_id, (EventType.JOB_STARTED, {}))
-    _until(lambda: seen[-1:] == [2])
+    wait_until(lambda: seen[-1:] == [2], "the first events")
     serving.stop()
     _happens(runtime, job_id, (EventType.CHECKS_STARTED, {"step": 1, "checks": []}))
-    _until(lambda: bool(breaks))
+    wait_until(lambda: breaks, "the break is noticed")
     serving.start()
-    _until(lambda: seen[-1:] == [3])
+    wait_until(lambda: seen[-1:] == [3], "what happened meanwhile")
     with runtime.database.transaction() as tx:
         jobs.get(tx, job_id, lock=True)
         end_job(tx, job_id, JobStatus.CANCELLED)
@@ -277,10 +278,3 @@ def _noting(follower: Follower, seen: list[int]) -> Iterator[dict[str, int]]:
     for event in follower:
         seen.append(event["seq"])
         yield event
-
-
-def _until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _DEADLINE_S
-    while not true():
-        assert time.monotonic() < deadline, "nothing happened in time"
-        time.sleep(0.02)

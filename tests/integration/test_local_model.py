@@ -111,7 +111,7 @@ def test_it_writes_a_summary_to_go_on_from(gateway: LiteLLMGateway) -> None:
 def test_it_wants_its_key_and_comes_back_after_a_crash(server: LocalModelServer, gateway: LiteLLMGateway) -> None:
     access = server.ensure()
     body = {"model": "local", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
-    assert httpx.post(f"{access.base_url}/chat/completions", content=json.dumps(body)).status_code == 401
+    assert httpx.post(f"{access.base_url}/chat/completions", content=json.dumps(body), timeout=60).status_code == 401
     first = server.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)

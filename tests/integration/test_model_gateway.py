@@ -181,7 +181,7 @@ def test_leaving_a_stream_closes_the_connection_to_the_provider() -> None:
         chunks = gateway(base).chat_stream(chat_request("word " * 2000))
         assert (await anext(chunks))["object"] == "chat.completion.chunk"
         await chunks.aclose()  # type: ignore[attr-defined]  # an async generator behind the port's AsyncIterator
-        async with httpx.AsyncClient() as client, asyncio.timeout(20):
+        async with httpx.AsyncClient(timeout=60) as client, asyncio.timeout(60):
             while True:
                 stats = (await client.get(base.removesuffix("/v1") + "/stats")).json()
                 if stats["disconnects"]:

@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def client(server: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=server, api_key="any", max_retries=0, timeout=20) as client:
+    with openai.OpenAI(base_url=server, api_key="any", max_retries=0, timeout=60) as client:
         yield client
 
 
@@ -42,7 +42,7 @@ def create(client: openai.OpenAI, **body: Any) -> Any:
 
 
 def test_health_and_models(server: str, client: openai.OpenAI) -> None:
-    assert httpx.get(server.removesuffix("/v1") + "/health").json() == {"status": "ok"}
+    assert httpx.get(server.removesuffix("/v1") + "/health", timeout=60).json() == {"status": "ok"}
     assert [model.id for model in client.models.list()] == ["scripted"]
 
 
@@ -90,6 +90,6 @@ def test_lasting_failures(client: openai.OpenAI, failure: str, error: type[Excep
 
 
 def test_a_broken_request_is_a_400(server: str) -> None:
-    answer = httpx.post(f"{server}/chat/completions", content=b"{")
+    answer = httpx.post(f"{server}/chat/completions", content=b"{", timeout=60)
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "invalid_request"

@@ -103,7 +103,7 @@ def test_a_presigned_address_downloads_without_credentials(open_s3: Open) -> Non
     name = 'Übersicht "Q3"\r\nX-Evil: 1.csv'
     url = store.presign("blobs/ab", filename=name, content_type="text/csv", expires_s=60)
     assert url is not None
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         assert answer.read() == b"figures"
         assert answer.headers["Content-Type"] == "text/csv"
         disposition = answer.headers["Content-Disposition"]
@@ -119,7 +119,7 @@ def test_a_presigned_address_is_good_for_one_object_only(open_s3: Open) -> None:
     url = store.presign("blobs/ab", filename="a", content_type="text/plain", expires_s=60)
     assert url is not None
     with pytest.raises(urllib.error.HTTPError, match="403"):
-        urllib.request.urlopen(url.replace("blobs/ab", "blobs/cd"), timeout=10)
+        urllib.request.urlopen(url.replace("blobs/ab", "blobs/cd"), timeout=60)
 
 
 def test_presigned_addresses_are_signed_for_the_address_that_clients_use(open_s3: Open, s3_server: S3Server) -> None:
@@ -129,10 +129,10 @@ def test_presigned_addresses_are_signed_for_the_address_that_clients_use(open_s3
     url = store.presign("key", filename="a", content_type="text/plain", expires_s=60)
     assert url is not None
     assert url.startswith(public)
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         assert answer.read() == b"1"
     with pytest.raises(urllib.error.HTTPError, match="403"):
-        urllib.request.urlopen(url.replace("localhost", "127.0.0.1"), timeout=10)
+        urllib.request.urlopen(url.replace("localhost", "127.0.0.1"), timeout=60)
 
 
 def test_a_server_that_is_down_is_told_apart_from_a_missing_object(open_s3: Open, monkeypatch: pytest.MonkeyPatch) -> None:

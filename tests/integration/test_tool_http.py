@@ -46,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.close()
             return
         if self.path == "/slow":
-            self.server.release.wait(30)
+            self.server.release.wait(120)
         status = int(self.path[1:]) if self.path[1:].isdigit() else 200
         self.send_response(status)
         if status == 302:
@@ -135,7 +135,7 @@ def test_a_call_that_is_stopped_does_not_wait_for_its_answer(tool: HttpRequest, 
     started = time.monotonic()
     with pytest.raises(AnswerBroken, match="may have been carried out"):
         tool.run({"url": f"http://{server.place}/slow", "method": "POST"}, context(cancel))
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 def test_the_tool_exists_where_the_operator_names_hosts() -> None:

@@ -19,8 +19,8 @@ from dualtrack.sandbox.rung import Counters, Enforced, LaunchSpec, RungName, Run
 from dualtrack.sandbox.session import AgentSession
 
 PYTHON: Final = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") or "python3"
-_GONE_S: Final = 10.0
-READY_S: Final = 30.0
+_GONE_S: Final = 60.0
+READY_S: Final = 60.0
 
 
 class BareLaunched:
@@ -71,7 +71,8 @@ class BareLaunched:
         return os.pread(self._said.fileno(), 2000, 0).decode(errors="replace").strip() if not self._said.closed else ""
 
     def kill(self) -> None:
-        for _ in range(100):  # a process that forks meanwhile is found the next time
+        deadline = time.monotonic() + _GONE_S
+        while time.monotonic() < deadline:  # a process that forks meanwhile is found the next time
             found = self._processes()
             for pid in found:
                 with contextlib.suppress(ProcessLookupError):

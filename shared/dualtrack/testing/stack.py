@@ -22,7 +22,7 @@ from dualtrack.settings import DatabaseSettings
 from dualtrack.testing.servers.process import ServerFailed, ServerProcess, free_ports
 
 SERVICES = ("router", "planner", "executor", "scheduler")
-_START_S = 60.0
+_START_S = 120.0
 _POLL_S = 0.05
 
 
@@ -154,7 +154,7 @@ class Stack:
     def client(self, **more: Any) -> httpx.Client:
         """An HTTP client with the key."""
         return httpx.Client(
-            base_url=self.base_url, headers={"authorization": f"Bearer {self.api_key}"}, timeout=30, trust_env=False, **more
+            base_url=self.base_url, headers={"authorization": f"Bearer {self.api_key}"}, timeout=60, trust_env=False, **more
         )
 
     def submit(self, script: list[dict[str, Any]], **spec: Any) -> str:
@@ -166,7 +166,7 @@ class Stack:
             return str(answer.json()["id"])
 
     def wait(
-        self, job_id: str, *, timeout_s: float = 60, until: tuple[str, ...] = ("succeeded", "failed", "cancelled", "expired")
+        self, job_id: str, *, timeout_s: float = 120, until: tuple[str, ...] = ("succeeded", "failed", "cancelled", "expired")
     ) -> dict[str, Any]:
         """The job once its status is one of `until`."""
         deadline = time.monotonic() + timeout_s

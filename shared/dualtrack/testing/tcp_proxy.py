@@ -8,6 +8,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Final, Self
 
+from dualtrack.testing.servers.process import free_ports
+
 _CHUNK: Final = 262_144
 _WRITES: Final = (b"PUT ", b"POST ", b"DELETE ")
 _LINGER_S: Final = 10.0
@@ -29,7 +31,7 @@ class TcpProxy:
     def __init__(self, target: int) -> None:
         """`target`: the port behind it, on 127.0.0.1."""
         self.target = target
-        self.port = 0
+        (self.port,) = free_ports(1)  # so that nobody else has it while connections are refused
         self.delay_s = 0.0
         self.refuse_writes = False
         self._server: asyncio.Server | None = None
@@ -66,7 +68,6 @@ class TcpProxy:
     async def _listen(self) -> None:
         if self._server is None:
             self._server = await asyncio.start_server(self._link, "127.0.0.1", self.port, backlog=512)
-            self.port = self._server.sockets[0].getsockname()[1]
 
     async def _close(self, *, hard: bool) -> None:
         if hard and self._server is not None:
@@ -83,6 +84,8 @@ class TcpProxy:
             return
         self._links.add(task)
         try:
+            if self._server is None:  # refused since it was accepted
+                return
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 there, out = await asyncio.open_connection("127.0.0.1", self.target)
                 try:
@@ -100,6 +103,7 @@ class TcpProxy:
         ways = [asyncio.ensure_future(self._pass(reader, out, writer)), asyncio.ensure_future(self._pass(there, writer, None))]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            writer.transport.set_write_buffer_limits(high=0)  # `drain` then waits until all was sent
             with contextlib.suppress(OSError):
                 await writer.drain()
         finally:

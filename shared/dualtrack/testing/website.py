@@ -95,6 +95,8 @@ class Website:
             self._note(handler, b"")
             handler.close_connection = True
             _answer(handler, 413, b"too much", {"Connection": "close"})
+            handler.wfile.flush()
+            _drop_the_rest(handler)
             return
         body = self._note(handler, _body(handler))
         told = json.dumps({"headers": dict(handler.headers.items()), "body": body.decode(errors="replace")}).encode()
@@ -138,6 +140,14 @@ def _body(handler: BaseHTTPRequestHandler) -> bytes:
         handler.rfile.readline()
     handler.rfile.readline()
     return b"".join(parts)
+
+
+def _drop_the_rest(handler: BaseHTTPRequestHandler) -> None:
+    """Say the end and read on to the client's: closing a socket with unread bytes resets it, and the answer might be lost."""
+    with contextlib.suppress(OSError):
+        handler.connection.shutdown(socket.SHUT_WR)
+        while handler.rfile.read1(65536):
+            pass
 
 
 def _answer(handler: BaseHTTPRequestHandler, status: int, body: bytes, headers: dict[str, str]) -> None:

@@ -5,6 +5,7 @@ A subclass gives the fixture `sandbox`.
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import socket
@@ -26,6 +27,7 @@ from dualtrack.testing.escapes.attempt import Kind, Said
 from dualtrack.testing.escapes.ground import OneShotGround, sandbox_user
 from dualtrack.testing.escapes.run import run as run_escapes
 from dualtrack.testing.sandbox import sandbox_workspace
+from dualtrack.testing.waiting import PATIENCE_S, comes_true
 
 LIMITS = SandboxLimits(wall_time_s=30, cpu_time_s=20, memory_bytes=512 * MIB, processes=64, output_bytes=64 * KIB)
 
@@ -81,11 +83,11 @@ class SandboxBasics:
         timer = threading.Timer(0.5, cancel.set)
         timer.start()
         started = time.monotonic()
-        outcome = run("sleep", "100", cancel=cancel)
+        outcome = run("sleep", "100", cancel=cancel, wall_time_s=90)
         took = time.monotonic() - started
         timer.join()
         assert (outcome.ended, outcome.exit_code, outcome.note) == (Ended.CANCELLED, None, "killed: cancelled")
-        assert took < 0.5 + 2 + 1  # the promise, and starting up on a busy machine
+        assert took < PATIENCE_S
 
     def test_cancelled_before_it_starts(self, run: Run) -> None:
         cancel = threading.Event()
@@ -210,11 +212,12 @@ class SandboxContract(SandboxBasics):
         assert 10 <= int(outcome.stdout) <= 20
 
     def test_fork_bomb_is_over_when_run_returns(self, run: Run, workspace: Path) -> None:
-        (workspace / "bomb.sh").write_text("sh bomb.sh & sh bomb.sh & sh bomb.sh\n")
-        outcome = run("sh", "bomb.sh", processes=30, wall_time_s=2, cpu_time_s=5)
+        bomb = f"bomb-{secrets.token_hex(6)}.sh"
+        (workspace / bomb).write_text(f"sh {bomb} & sh {bomb} & sh {bomb}\n")
+        outcome = run("sh", bomb, processes=30, wall_time_s=2, cpu_time_s=5)
         assert outcome.ended in {Ended.EXITED, Ended.WALL_TIME}
         assert run("echo", "fine").stdout == b"fine\n"
-        assert not host_processes("bomb.sh")
+        assert not host_processes(bomb)
 
     def test_file_size(self, run: Run, workspace: Path) -> None:
         outcome = run("sh", "-c", "head -c 3000000 /dev/zero > big", file_bytes=MIB)
@@ -228,7 +231,7 @@ class SandboxContract(SandboxBasics):
 
     def test_workspace_size(self, run: Run) -> None:
         script = "i=0; while true; do i=$((i+1)); head -c 4000000 /dev/zero > f$i; sleep 0.05; done"
-        outcome = run("sh", "-c", script, disk_bytes=20 * MIB, wall_time_s=25)
+        outcome = run("sh", "-c", script, disk_bytes=20 * MIB, wall_time_s=120)
         assert outcome.ended is Ended.DISK
         assert "20 MiB" in outcome.note
 
@@ -242,10 +245,8 @@ class SandboxContract(SandboxBasics):
 
     def test_background_processes_end_with_the_command(self, run: Run) -> None:
         marker = str(10**6 + secrets.randbelow(10**6))
-        started = time.monotonic()
         outcome = run("sh", "-c", f"setsid sleep {marker} & sleep {marker} & echo started")
-        assert (outcome.stdout, outcome.exit_code) == (b"started\n", 0)
-        assert time.monotonic() - started < 10
+        assert (outcome.ended, outcome.stdout, outcome.exit_code) == (Ended.EXITED, b"started\n", 0)  # it waited for none of them
         assert not host_processes(marker)
 
     @pytest.mark.parametrize("how", ["wall_time", "cancel"])
@@ -263,10 +264,11 @@ class SandboxContract(SandboxBasics):
 
     def test_no_descriptors_are_left(self, run: Run) -> None:
         run("true")
+        gc.collect()
         before = open_descriptors()
         for _ in range(3):
             run("sh", "-c", "sleep 100 & true")
-        assert open_descriptors() == before
+        assert comes_true(lambda: open_descriptors() <= before)
 
     def test_a_thread_that_ends_takes_no_other_run_with_it(self, run: Run) -> None:
         with ThreadPoolExecutor(1) as pool:
@@ -357,7 +359,7 @@ class SandboxContract(SandboxBasics):
         assert {name: result.detail for name, result in results.items() if result.said is Said.BROKEN} == {}
 
 
-def host_processes(marker: str, *, within_s: float = 2.0) -> list[str]:
+def host_processes(marker: str, *, within_s: float = PATIENCE_S) -> list[str]:
     """Command lines on this machine that hold `marker` and do not go away in time (a killed process may linger a moment)."""
     deadline = time.monotonic() + within_s
     while True:

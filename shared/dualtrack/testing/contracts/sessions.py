@@ -6,6 +6,7 @@ Commands: `SessionContract`. Python: `SessionPythonContract`. Limits and the cer
 from __future__ import annotations
 
 import contextlib
+import gc
 import secrets
 import threading
 import time
@@ -20,6 +21,7 @@ from dualtrack.sandbox.port import Command, Ended, Outcome
 from dualtrack.sandbox.sessions import Channel, EndReason, PythonCell, Session, SessionRequest, Sessions, Sink
 from dualtrack.testing.contracts.sandbox import host_processes, open_descriptors
 from dualtrack.testing.sandbox import sandbox_workspace
+from dualtrack.testing.waiting import PATIENCE_S, comes_true, wait_until
 
 LIMITS = SandboxLimits(wall_time_s=30, cpu_time_s=20, memory_bytes=512 * MIB, processes=64, output_bytes=64 * KIB)
 
@@ -135,13 +137,15 @@ class SessionContract(Asking):
         assert run("sh", "-c", "yes | head -n 1").stdout == b"y\n"  # which ends by SIGPIPE
 
     def test_output_is_streamed(self, run: Run) -> None:
-        seen: list[tuple[Channel, bytes, float]] = []
-        outcome = run(
-            "sh", "-c", "echo one; sleep 1; echo two >&2", sink=lambda channel, data: seen.append((channel, data, time.monotonic()))
-        )
-        assert [(channel, data) for channel, data, _ in seen] == [(Channel.STDOUT, b"one\n"), (Channel.STDERR, b"two\n")]
-        assert seen[1][2] - seen[0][2] > 0.7
+        seen: list[tuple[Channel, bytes]] = []
+        outcome = run("sh", "-c", "echo one; sleep 0.3; echo two >&2", sink=lambda channel, data: seen.append((channel, data)))
+        assert sorted(seen) == sorted([(Channel.STDOUT, b"one\n"), (Channel.STDERR, b"two\n")])
         assert (outcome.stdout, outcome.stderr) == (b"one\n", b"two\n")
+
+    def test_output_is_seen_while_the_command_runs(self, fresh: Session) -> None:
+        seen = threading.Event()
+        outcome = runner(fresh)("sh", "-c", "echo one; sleep 100; echo two", cancel=seen, sink=lambda *_: seen.set())
+        assert (outcome.ended, outcome.stdout) == (Ended.CANCELLED, b"one\n")
 
     def test_output_beyond_the_limit_goes_to_the_sink_only(self, run: Run) -> None:
         seen = bytearray()
@@ -172,17 +176,12 @@ class SessionContract(Asking):
         assert run("sh", "-c", "cat a/b/made.txt $TMPDIR/contract-left; rm -r a $TMPDIR/contract-left").stdout == b"made\ntemporary\n"
 
     def test_background_processes_live_on(self, run: Run) -> None:
-        started = time.monotonic()
         outcome = run("sh", "-c", "sleep 600 & echo $!")
-        assert time.monotonic() - started < 10  # though it holds the pipes
-        assert (outcome.exit_code, outcome.background) == (0, 1)
+        assert (outcome.ended, outcome.exit_code, outcome.background) == (Ended.EXITED, 0, 1)  # though it holds the pipes
         pid = outcome.stdout.decode().strip()
         assert run("sh", "-c", f"kill -0 {pid}").exit_code == 0
         assert run("sh", "-c", f"kill -9 {pid}").exit_code == 0
-        deadline = time.monotonic() + 10
-        while run("true").background and time.monotonic() < deadline:
-            time.sleep(0.05)  # it is dying
-        assert run("true").background == 0
+        wait_until(lambda: run("true").background == 0, "the end of a process that is dying")
 
     def test_background_output_is_in_nobodys_outcome_and_stops_nobody(self, run: Run) -> None:
         run("sh", "-c", "(i=0; while [ $i -lt 60 ]; do echo late$i; i=$((i+1)); sleep 0.02; done; echo through > through) &")
@@ -192,11 +191,9 @@ class SessionContract(Asking):
 
     def test_a_background_flood_does_not_delay_the_end(self, fresh: Session) -> None:
         run = runner(fresh)
-        started = time.monotonic()
         outcome = run("sh", "-c", "yes & echo done >&2")
-        assert (outcome.stderr, outcome.exit_code) == (b"done\n", 0)
+        assert (outcome.ended, outcome.stderr, outcome.exit_code) == (Ended.EXITED, b"done\n", 0)
         assert run("echo", "next").stdout == b"next\n"
-        assert time.monotonic() - started < 15
 
     def test_closed_streams(self, run: Run) -> None:
         started = time.monotonic()
@@ -210,9 +207,17 @@ class SessionContract(Asking):
     def test_orphans_are_reaped(self, run: Run) -> None:
         run("sh", "-c", "for i in 1 2 3 4 5; do (setsid sh -c 'true' &); done; sleep 0.3")
         source = (
-            "import os, pathlib\n"
-            "fields = [p.read_text().rpartition(') ')[2].split()[:2] for p in pathlib.Path('/proc').glob('[0-9]*/stat') if p.exists()]\n"
-            "print(fields.count(['Z', str(os.getppid())]))"
+            "import os, pathlib, time\n"
+            "def zombies():\n"
+            "  found = []\n"
+            "  for path in pathlib.Path('/proc').glob('[0-9]*/stat'):\n"
+            "    try: found.append(path.read_text().rpartition(') ')[2].split()[:2])\n"
+            "    except OSError: pass\n"
+            "  return found.count(['Z', str(os.getppid())])\n"
+            "for _ in range(200):\n"
+            "  if not zombies(): break\n"
+            "  time.sleep(0.1)\n"
+            "print(zombies())"
         )
         assert run("python3", "-I", "-c", source).stdout == b"0\n"
 
@@ -227,17 +232,22 @@ class SessionContract(Asking):
             "threading.Thread(target=tick, daemon=True).start()",
             persistent=True,
         )
-        run("sh", "-c", "(while true; do echo x >> more; sleep 0.01; done) & sleep 0.2")
-        with fresh.quiet():
+        run("sh", "-c", "(while true; do echo x >> more; sleep 0.01; done) & until [ -s more ] && [ -s ticks ]; do sleep 0.02; done")
+
+        def sizes() -> list[int]:
             fresh.pull()
-            sizes = [(fresh.workspace / name).stat().st_size for name in ("ticks", "more")]
+            return [(fresh.workspace / name).stat().st_size for name in ("ticks", "more")]
+
+        with fresh.quiet():
+            before = sizes()
             time.sleep(0.3)
-            fresh.pull()
-            assert [(fresh.workspace / name).stat().st_size for name in ("ticks", "more")] == sizes
-        time.sleep(0.3)
-        with fresh.quiet():
-            fresh.pull()
-            assert all((fresh.workspace / name).stat().st_size > size for name, size in zip(("ticks", "more"), sizes, strict=True))
+            assert sizes() == before
+
+        def both_went_on() -> bool:
+            with fresh.quiet():
+                return all(now > then for now, then in zip(sizes(), before, strict=True))
+
+        wait_until(both_went_on, "both go on")
 
     def test_adopt_and_keep(self, sessions: Sessions) -> None:
         with contextlib.ExitStack() as stack:
@@ -287,12 +297,13 @@ class SessionContract(Asking):
 
     def test_no_descriptors_are_left(self, sessions: Sessions) -> None:
         sessions.claim(SessionRequest(LIMITS)).close()
+        gc.collect()
         before = open_descriptors()
         for _ in range(3):
             session = sessions.claim(SessionRequest(LIMITS))
             runner(session)("sh", "-c", "sleep 100 & true")
             session.close()
-        assert open_descriptors() == before
+        assert comes_true(lambda: open_descriptors() <= before)  # the other side of a connection may be in this process, too
 
 
 class SessionPythonContract(Asking):
@@ -360,10 +371,12 @@ class SessionPythonContract(Asking):
             "noisy = Noisy()\n"
             "left = open('left.txt', 'w'); left.write('all of it')\n"
             "atexit.register(print, 'exit function')\n"
-            "def later(): time.sleep(0.3); print('thread')\n"
+            "printed = threading.Event()\n"
+            "def later(): printed.wait(); time.sleep(0.3); print('thread')\n"
             "threading.Thread(target=later).start()\n"
             "ctypes.CDLL(None).printf(b'from C\\n')\n"
             "print('no newline', end=' ')\n"
+            "printed.set()\n"
             "def user(): return left\n"
         )
         assert sorted(outcome.stdout.splitlines()) == sorted([b"no newline thread", b"exit function", b"finalised", b"from C"])
@@ -371,9 +384,8 @@ class SessionPythonContract(Asking):
         assert run("cat", "left.txt").stdout == b"all of it"
 
     def test_a_daemon_thread_does_not_hold_it(self, python: Run) -> None:
-        started = time.monotonic()
-        assert python("import threading, time\nthreading.Thread(target=time.sleep, args=(100,), daemon=True).start()").exit_code == 0
-        assert time.monotonic() - started < 10
+        outcome = python("import threading, time\nthreading.Thread(target=time.sleep, args=(100,), daemon=True).start()")
+        assert (outcome.ended, outcome.exit_code) == (Ended.EXITED, 0)
 
     @pytest.mark.parametrize("method", ["fork", "spawn"])
     def test_multiprocessing_and_pickle(self, python: Run, method: str) -> None:
@@ -522,15 +534,15 @@ class SessionLimitsContract(Asking):
         timer.start()
         started = time.monotonic()
         if kind == "command":
-            outcome = runner(fresh)("sleep", marker, cancel=cancel)
+            outcome = runner(fresh)("sleep", marker, cancel=cancel, wall_time_s=90)
         else:
             source = f"import subprocess\nsubprocess.run(['sleep', '{marker}'])"
-            outcome = python_runner(fresh)(source, persistent=kind == "persistent", cancel=cancel)
+            outcome = python_runner(fresh)(source, persistent=kind == "persistent", cancel=cancel, wall_time_s=90)
         took = time.monotonic() - started
         timer.join()
         assert (outcome.ended, outcome.note, fresh.ended) == (Ended.CANCELLED, "killed: cancelled", EndReason.CANCELLED)
-        assert took < 0.7 + 2
-        assert not host_processes(marker, within_s=0.5)
+        assert took < PATIENCE_S
+        assert not host_processes(marker)
 
     def test_cpu_time_of_one_process(self, fresh: Session) -> None:
         outcome = runner(fresh)("sh", "-c", "while :; do :; done", cpu_time_s=1)
@@ -592,25 +604,23 @@ class SessionLimitsContract(Asking):
 
     def test_disk(self, fresh: Session) -> None:
         script = "i=0; while true; do i=$((i+1)); head -c 4000000 /dev/zero > f$i; sleep 0.05; done"
-        outcome = runner(fresh)("sh", "-c", script, disk_bytes=20 * MIB, wall_time_s=25)
+        outcome = runner(fresh)("sh", "-c", script, disk_bytes=20 * MIB, wall_time_s=120)
         assert (outcome.ended, outcome.note) == (Ended.DISK, "killed: workspace limit 20 MiB")
         assert fresh.ended is EndReason.LIMIT
 
     def test_disk_between_two_commands(self, fresh: Session) -> None:
         script = "(i=0; while true; do i=$((i+1)); head -c 1000000 /dev/zero > f$i; sleep 0.05; done) > /dev/null 2>&1 &"
         assert runner(fresh)("sh", "-c", script, disk_bytes=20 * MIB).exit_code == 0
-        deadline = time.monotonic() + 25
+        deadline = time.monotonic() + PATIENCE_S
         while not (limit := fresh.overrun()) and time.monotonic() < deadline:
             assert fresh.ended is None
             time.sleep(0.2)
         assert limit == "killed: workspace limit 20 MiB"
 
     def test_flood(self, fresh: Session) -> None:
-        started = time.monotonic()
         outcome = runner(fresh)("sh", "-c", "yes; echo never", output_bytes=4 * KIB)
         assert outcome.ended is Ended.OUTPUT
         assert len(outcome.stdout) == 4 * KIB
-        assert time.monotonic() - started < 10
         assert fresh.ended is EndReason.LIMIT
 
     def test_closed_by_another_thread_while_it_runs(self, sessions: Sessions) -> None:
@@ -619,8 +629,8 @@ class SessionLimitsContract(Asking):
         timer.start()
         started = time.monotonic()
         with pytest.raises(SandboxFailed):
-            runner(session)("sleep", "100")
-        assert time.monotonic() - started < 5
+            runner(session)("sleep", "100", wall_time_s=90)
+        assert time.monotonic() - started < PATIENCE_S
         timer.join()
         assert session.ended is EndReason.SHUTDOWN
 
@@ -636,7 +646,7 @@ class SessionLimitsContract(Asking):
             assert session.ended is EndReason.LIMIT
         assert session.ended in {EndReason.LIMIT, EndReason.BROKEN}
         session.close()
-        assert time.monotonic() - started < 15
+        assert time.monotonic() - started < PATIENCE_S
 
     own_processes = True
     """Whether it has a pid namespace of its own."""

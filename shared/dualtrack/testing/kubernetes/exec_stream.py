@@ -11,6 +11,7 @@ import select
 import ssl
 import threading
 from collections.abc import Callable
+from io import FileIO
 from typing import Any
 
 from wsproto.connection import Connection, ConnectionType
@@ -31,21 +32,24 @@ def accept_key(key: str) -> str:
 def serve_exec(connection: ssl.SSLSocket, started: Launched, ended_for_memory: Callable[[], bool]) -> None:
     """Until the command or the connection ends. A kill for memory is looked for before anything of the command is passed on."""
     wire = _Wire(connection)
-    for channel in (0, 1, 2, 3):
-        wire.send(BytesMessage(data=bytes((channel,))))  # as kubelets do
-    writer = threading.Thread(target=_output, args=(wire, started, ended_for_memory), name="fake-exec", daemon=True)
-    writer.start()
-    with contextlib.suppress(OSError, LocalProtocolError, RemoteProtocolError):
-        for data in wire.messages():
-            if data[:1] == b"\0" and len(data) > 1:
-                _write(started.input, data[1:])
-    started.kill()
-    writer.join()
+    # Descriptors of its own: a pod that is ended closes its sandbox's while they are used here, and soon their numbers are somebody else's.
+    with os.fdopen(os.dup(started.input), "wb", 0) as stdin, os.fdopen(os.dup(started.output), "rb", 0) as stdout:
+        for channel in (0, 1, 2, 3):
+            wire.send(BytesMessage(data=bytes((channel,))))  # as kubelets do
+        writer = threading.Thread(target=_output, args=(wire, started, stdout, ended_for_memory), name="fake-exec", daemon=True)
+        writer.start()
+        with contextlib.suppress(OSError, LocalProtocolError, RemoteProtocolError):
+            for data in wire.messages():
+                if data[:1] == b"\0" and len(data) > 1:
+                    with contextlib.suppress(BrokenPipeError):  # the command has ended; what it said last is still to be read
+                        _write(stdin.fileno(), data[1:])
+        started.kill()
+        writer.join()
 
 
-def _output(wire: _Wire, started: Launched, ended_for_memory: Callable[[], bool]) -> None:
+def _output(wire: _Wire, started: Launched, stdout: FileIO, ended_for_memory: Callable[[], bool]) -> None:
     with contextlib.suppress(OSError, LocalProtocolError):
-        while data := os.read(started.output, _CHUNK):
+        while data := stdout.read(_CHUNK):
             if ended_for_memory():
                 break
             wire.send(BytesMessage(data=b"\1" + data))

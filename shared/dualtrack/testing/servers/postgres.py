@@ -19,7 +19,7 @@ from dualtrack.db import embedded
 from dualtrack.testing.servers.process import ServerFailed, ServerProcess, free_ports
 from dualtrack.testing.servers.server import Server
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 _USER = "dualtrack"
 # A machine that loses power is not under test. A killed server still recovers all that was committed, since the kernel has it:
 # commits stay synchronous.

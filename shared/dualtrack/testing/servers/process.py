@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import psutil  # type: ignore[import-untyped]
 
 LOG_TAIL_BYTES = 4000
 _POLL_S = 0.02
+_GONE_S = 60.0
+_PORTS: Final = range(12_000, 22_000)
+"""With room for servers that derive a second port by adding 10000."""
+_CHANCE: Final = random.Random()  # of its own: whoever seeds the common one must not get the ports of another run
+_given: set[int] = set()
 # A test run that is itself killed runs no clean-up, but its end of the pipe closes: the read ends, and the server's group with it.
 _WATCHDOG = 'read -r _; kill -9 "-$1"; if [ -n "$2" ]; then sleep 1; rm -rf -- "$2"; fi'
 
@@ -24,16 +31,23 @@ class ServerFailed(RuntimeError):
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct TCP ports of 127.0.0.1 that are free now and stay below 55000, for servers that derive a second port by adding 10000."""
-    with contextlib.ExitStack() as stack:
-        ports: list[int] = []
-        while len(ports) < count:
-            probe = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-            if port < 55_000:
-                ports.append(port)
-        return ports
+    """Distinct TCP ports of 127.0.0.1 that are free now, none of which this process was given before.
+
+    They lie below those that systems give to whoever asks for any (from 32768 on Linux, from 49152 on macOS), so that nobody else is
+    given one before its server listens, or while it is restarted.
+    """
+    ports: list[int] = []
+    while len(ports) < count:
+        port = _CHANCE.choice(_PORTS)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in _given:
+            _given.add(port)
+            ports.append(port)
+    return ports
 
 
 class ServerProcess:
@@ -124,6 +138,8 @@ class ServerProcess:
 
     def kill(self) -> None:
         """`kill -9` of it, its process group and all its descendants (PostgreSQL's have groups of their own); all are gone afterwards."""
+        if self.running():
+            os.kill(self.pid, signal.SIGSTOP)  # it starts no further one while they are listed
         self._kill(self._descendants())
 
     def _descendants(self) -> list[psutil.Process]:
@@ -141,8 +157,8 @@ class ServerProcess:
         for process in descendants:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        self._process.wait(10)
-        deadline = time.monotonic() + 10
+        self._process.wait(_GONE_S)
+        deadline = time.monotonic() + _GONE_S
         while any(_alive(process) for process in descendants):
             if time.monotonic() > deadline:
                 raise ServerFailed(f"{self.name}: processes of it are left after kill -9: {descendants}")

@@ -161,7 +161,7 @@ class RabbitMQ(RabbitBroker):
         self._epmd = ServerProcess(
             "epmd", [epmd, "-address", "127.0.0.1", "-port", str(self._epmd_port)], log=self.folder / "epmd.log", env=env, cwd=self.folder
         )
-        self._epmd.wait_until(lambda: accepts_tcp(self._epmd_port), timeout_s=20)
+        self._epmd.wait_until(lambda: accepts_tcp(self._epmd_port), timeout_s=START_TIMEOUT_S)
         self._node = ServerProcess(
             "rabbitmq-server", [str(self._script)], log=self.folder / "rabbitmq.log", env=env, cwd=self.folder, folder=self.folder
         )
