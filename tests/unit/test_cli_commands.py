@@ -136,6 +136,13 @@ def test_options_reach_the_connection(router: _Router, run: Run) -> None:
             Exit.API_ERROR,
             "Unknown key. (invalid_api_key)",
         ),
+        (
+            httpx.Response(503, json={"error": {"message": "It is down.", "code": "database_unavailable"}}, headers={"retry-after": "12"}),
+            Exit.TRY_LATER,
+            "It is down. (database_unavailable, try again in 12 s)",
+        ),
+        (httpx.Response(429, json={"error": {"message": "Used up.", "code": "budget_exceeded"}}), 75, "Used up. (budget_exceeded)"),
+        (httpx.Response(504, text="<h1>Gateway Timeout</h1>", headers={"retry-after": "soon"}), 75, "HTTP 504"),
         (httpx.ConnectError("refused"), Exit.UNREACHABLE, "Can't reach http://127.0.0.1:8080"),
         (httpx.ReadTimeout("slow"), Exit.UNREACHABLE, "did not answer in time"),
     ],

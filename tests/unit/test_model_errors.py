@@ -46,6 +46,14 @@ def test_failures_are_told_apart(error: Exception, kind: type[ModelError]) -> No
     assert type(classify(error, "house")) is kind
 
 
+@pytest.mark.parametrize(
+    ("asked", "seconds"), [("17", 17.0), ("0.2", 0.2), ("-3", 0.0), ("inf", None), ("nan", None), ("soon", None), (None, None)]
+)
+def test_the_pause_that_a_provider_asks_for_is_passed_on(asked: str | None, seconds: float | None) -> None:
+    assert classify(ProviderError("slow down", 429, asked), "house").retry_after_s == seconds
+    assert classify(ProviderError("no", 400, asked), "house").retry_after_s is None  # waiting won't help
+
+
 def test_messages_name_the_model_hold_no_key_and_stay_short() -> None:
     said = classify(
         ProviderError("litellm.AuthenticationError: AuthenticationError: Incorrect key sk-abcdefgh12345678. " + "x" * 999, 401), "house"

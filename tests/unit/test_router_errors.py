@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,18 @@ def test_every_code_of_the_domain_has_a_status() -> None:
 def test_what_passes_by_itself_says_when_to_try_again(cls: type[domain.DualtrackError]) -> None:
     response = errors.response(cls("Down."))
     assert (response.status_code, response.headers["retry-after"]) == (503, str(errors.RETRY_AFTER_S))
+
+
+@pytest.mark.parametrize(("asked", "told"), [(None, "2"), (0.0, "1"), (16.2, "17"), (1e12, "86400")])
+def test_it_says_the_seconds_that_are_known_also_after_a_trip_between_processes(asked: float | None, told: str) -> None:
+    error = domain.ModelRateLimited("Slow down.")
+    error.retry_after_s = asked
+    response = errors.response(pickle.loads(pickle.dumps(error)))
+    assert (response.status_code, response.headers["retry-after"]) == (429, told)
+    used_up = domain.BudgetExceeded("Used up.")
+    assert "retry-after" not in errors.response(used_up).headers  # nobody knows when there is more
+    used_up.retry_after_s = 3600.0
+    assert errors.response(used_up).headers["retry-after"] == "3600"
 
 
 def test_a_class_without_a_status_of_its_own_takes_its_bases() -> None:

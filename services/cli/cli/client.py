@@ -27,6 +27,8 @@ _UPLOAD_SILENCE_S: Final = 600.0
 _MAX_JSON_BYTES: Final = 64 * 1024 * 1024
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _MAX_REDIRECTS: Final = 3
+_MOST_DIGITS: Final = 8
+"""Of a number of seconds to wait."""
 _TRIES: Final = 3
 _PAGE: Final = 100
 
@@ -279,4 +281,10 @@ def _error(response: httpx.Response) -> ApiError:
         code=str(code or f"http_{status}"),
         kind=str(kind or "api_error"),
         param=None if param is None else str(param),
+        retry_after=_seconds(response.headers.get("retry-after", "")),
     )
+
+
+def _seconds(text: str) -> int | None:
+    """`Retry-After` as a number of seconds; None where it is none, or a date."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None

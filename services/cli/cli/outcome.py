@@ -18,6 +18,8 @@ class Exit(IntEnum):
     UNREACHABLE = 6
     OUTPUT = 74
     """EX_IOERR of sysexits.h: what was asked for can't be written."""
+    TRY_LATER = 75
+    """EX_TEMPFAIL of sysexits.h: the server can't do it for now."""
     INTERRUPTED = 130
     """128 + SIGINT, as shells have it."""
     BROKEN_PIPE = 141
@@ -30,9 +32,12 @@ _OF_STATUS: Final = {
     "cancelled": Exit.CANCELLED,
     "expired": Exit.EXPIRED,
 }
+_PASSING: Final = frozenset({429, 503, 504})
+"""HTTP statuses that say: not now."""
 HELP: Final = (
     "Exit status: 0 succeeded; 1 the job failed; 2 wrong usage; 3 the job was cancelled; 4 the job expired; "
-    "5 the API refused or failed; 6 the server can't be reached; 74 the output can't be written; 130 interrupted (the job goes on)."
+    "5 the API refused or failed; 6 the server can't be reached; 74 the output can't be written; "
+    "75 the server can't do it for now: try again later; 130 interrupted (the job goes on)."
 )
 
 
@@ -90,12 +95,22 @@ class ApiError(CliError):
         status: HTTP status; 0 where the answer itself could not be understood.
         code: the API's stable code.
         param: the field at fault, or None.
+        retry_after: seconds after which to try again, as the server says; None where it does not.
     """
 
-    exit_status = Exit.API_ERROR
-
-    def __init__(self, message: str, *, status: int, code: str = "api_error", kind: str = "api_error", param: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        code: str = "api_error",
+        kind: str = "api_error",
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
         super().__init__(message)
+        self.exit_status = Exit.TRY_LATER if status in _PASSING else Exit.API_ERROR
+        self.retry_after = retry_after
         self.status = status
         self.code = code
         self.kind = kind

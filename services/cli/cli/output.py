@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli import streams
 from cli.outcome import CliError, Exit, OutputProblem
-from cli.text import clean, one_line, to_json
+from cli.text import clean, duration, one_line, to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -105,7 +105,9 @@ class Output:
             return
         param = getattr(error, "param", None)
         code = getattr(error, "status", None) is not None and error.code
-        where = ", ".join(one_line(part, 80) for part in (param, code) if part)
+        later = getattr(error, "retry_after", None)
+        again = None if later is None else f"try again in {duration(later)}"
+        where = ", ".join(one_line(part, 80) for part in (param, code, again) if part)
         self.say(f"Error: {error.message}{f' ({where})' if where else ''}", "red")
 
     def _write(self, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -19,7 +20,9 @@ from router.text import require_clean
 
 INTERNAL: Final = "internal_error"
 RETRY_AFTER_S: Final = 2
-"""What a client is told to wait when trying again may help."""
+"""What a client is told to wait when trying again may help, and nobody knows when."""
+RETRY_AFTER_MOST_S: Final = 24 * 3600
+"""The longest it is told, whatever a provider says."""
 _SHOWN: Final = 3
 """Validation errors named in one message."""
 _MAX_PARAM_CHARS: Final = 200
@@ -112,7 +115,7 @@ _MEANING: Final = {
     409: "The state of the resource does not allow it.",
     413: "The body is larger than the platform takes.",
     415: "The body is not of the kind that the address takes.",
-    429: "The model's provider wants fewer requests, or what the key may use today is used up.",
+    429: "The model's provider wants fewer requests, or what the key may use today is used up: try again after `Retry-After` seconds.",
     500: "An error of ours; quote the request id.",
     502: "The model gave no answer that can be used.",
     503: "Something the platform needs is down for now: try again after `Retry-After` seconds.",
@@ -176,11 +179,18 @@ def response(error: DualtrackError, headers: Mapping[str, str] | None = None) ->
     """An error as an HTTP response."""
     status = status_of(error)
     extra = dict(headers or {})
-    if error.retryable:
-        extra["Retry-After"] = str(RETRY_AFTER_S)
+    if error.retryable or error.retry_after_s is not None:
+        extra["Retry-After"] = str(_retry_after(error))
     if status == STATUS["invalid_api_key"]:
         extra["WWW-Authenticate"] = "Bearer"
     return Response(encode(error), status_code=status, media_type="application/json", headers=extra)
+
+
+def _retry_after(error: DualtrackError) -> int:
+    """Whole seconds, at least one: a client that comes back at once comes too early."""
+    if error.retry_after_s is None:
+        return RETRY_AFTER_S
+    return max(1, min(math.ceil(error.retry_after_s), RETRY_AFTER_MOST_S))
 
 
 def internal(request_id: str) -> DualtrackError:

@@ -19,6 +19,7 @@ from router.dependencies import ServicesDep
 from router.errors import documented
 from router.idempotency import OnceDep, repeated
 from router.job_views import JobView, answered, row_views, shown
+from router.no_fields import NO_FIELDS
 from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, page_size
 from router.text import require_clean
 from router.views import ListView, listed
@@ -130,8 +131,9 @@ def show(job_id: JobId, caller: CallerDep, services: ServicesDep) -> JobView:
 @router.post(
     "/v1/jobs/{job_id}/cancel",
     summary="Cancel a job",
+    dependencies=[NO_FIELDS],
     responses={
-        **documented(404, 409),
+        **documented(404, 408, 409, 413, 415),
         200: {"model": JobView, "description": "It is cancelled."},
         202: {"model": JobView, "description": "It was told to stop, and will within seconds."},
     },

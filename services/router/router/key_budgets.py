@@ -13,6 +13,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
@@ -58,7 +59,7 @@ class KeyBudgets:
             return
         key_id = caller.key_id
         found = self._known.get(key_id)
-        if found is None or found[1] <= self._clock():
+        if found is None or found[1] <= self._clock() or found[0].ends_at <= datetime.now(UTC):
             day = await run_in_threadpool(self._read, key_id)
             found = (day, self._clock() + REMEMBERED_S)
             self._known[key_id] = found
@@ -66,7 +67,9 @@ class KeyBudgets:
                 self._known.popitem(last=False)
         short = found[0].shortage()
         if short is not None:
-            raise BudgetExceeded(short.message)
+            error = BudgetExceeded(short.message)
+            error.retry_after_s = max(0.0, (found[0].ends_at - datetime.now(UTC)).total_seconds())
+            raise error
 
     def spend(self, key_id: str, model: str, raw: Mapping[str, Any]) -> None:
         """Count an answer by its `usage` object; priced and written later."""

@@ -21,6 +21,7 @@ from router.auth import CallerDep
 from router.dependencies import ServicesDep
 from router.errors import documented
 from router.idempotency import OnceDep, repeated
+from router.no_fields import NO_FIELDS
 from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, page_size
 from router.schedule_views import RunPage, RunView, ScheduleChange, ScheduleRemoved, ScheduleSpec, ScheduleView
 from router.services import RouterServices
@@ -118,7 +119,8 @@ def remove(schedule_id: ScheduleId, caller: CallerDep, services: ServicesDep) ->
     "/v1/schedules/{schedule_id}/run",
     status_code=201,
     summary="Run a schedule now",
-    responses={**documented(404, 408, 409, 413), **repeated(RunView), 201: {"model": RunView, "description": "Its job is submitted."}},
+    dependencies=[NO_FIELDS],
+    responses={**documented(404, 408, 409, 413, 415), **repeated(RunView), 201: {"model": RunView, "description": "Its job is submitted."}},
 )
 def run(schedule_id: ScheduleId, caller: CallerDep, services: ServicesDep, response: Response, once: OnceDep) -> RunView:
     """Submit its job at once, whatever the overlap policy says, also while it is paused. Its times stay as they are."""

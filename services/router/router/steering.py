@@ -17,6 +17,7 @@ from router.errors import documented
 from router.idempotency import OnceDep, repeated
 from router.job_views import JobView, shown
 from router.jobs import JobId, job_id_of
+from router.no_fields import NO_FIELDS
 from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterNumberQuery, LimitQuery, cut, page_size
 from router.text import require_clean
 from router.views import MessagePage, MessageView
@@ -24,7 +25,7 @@ from router.views import MessagePage, MessageView
 router: Final = APIRouter(tags=["jobs"])
 
 _PAUSED: Final[dict[int | str, dict[str, Any]]] = {
-    **documented(404, 409),
+    **documented(404, 408, 409, 413, 415),
     200: {"model": JobView, "description": "It waits."},
     202: {"model": JobView, "description": "What runs is being finished; then it waits."},
 }
@@ -40,7 +41,7 @@ class NewMessage(BaseModel):
     content: Content = Field(description="What the agent is to take up, in plain words.")
 
 
-@router.post("/v1/jobs/{job_id}/pause", summary="Pause a job", responses=_PAUSED)
+@router.post("/v1/jobs/{job_id}/pause", summary="Pause a job", responses=_PAUSED, dependencies=[NO_FIELDS])
 def pause(job_id: JobId, caller: CallerDep, services: ServicesDep, response: Response) -> JobView:
     """Start nothing more: a decision or calls at work are finished and kept, then the job waits. Asking again changes nothing."""
     known = job_id_of(job_id)
@@ -52,7 +53,9 @@ def pause(job_id: JobId, caller: CallerDep, services: ServicesDep, response: Res
     return view
 
 
-@router.post("/v1/jobs/{job_id}/resume", summary="Resume a paused job", responses=documented(404, 409))
+@router.post(
+    "/v1/jobs/{job_id}/resume", summary="Resume a paused job", responses=documented(404, 408, 409, 413, 415), dependencies=[NO_FIELDS]
+)
 def resume(job_id: JobId, caller: CallerDep, services: ServicesDep) -> JobView:
     """Let a paused job go on where it stopped; its wall time did not run meanwhile. One that is not paused is left as it is."""
     known = job_id_of(job_id)

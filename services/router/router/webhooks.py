@@ -17,6 +17,7 @@ from router.dependencies import ServicesDep
 from router.errors import documented
 from router.idempotency import OnceDep, repeated
 from router.jobs import job_id_of
+from router.no_fields import NO_FIELDS
 from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, page_size
 from router.text import require_clean
 from router.views import ListView, listed
@@ -172,7 +173,8 @@ def list_deliveries(
     "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/redeliver",
     status_code=202,
     summary="Deliver again",
-    responses={**documented(404, 409), 202: {"model": DeliveryView, "description": "It will be sent in a moment."}},
+    dependencies=[NO_FIELDS],
+    responses={**documented(404, 408, 409, 413, 415), 202: {"model": DeliveryView, "description": "It will be sent in a moment."}},
 )
 def redeliver(webhook_id: WebhookId, delivery_id: DeliveryId, caller: CallerDep, services: ServicesDep) -> DeliveryView:
     """The same body under the same `webhook-id`, tried for another 24 hours; whether or not it was delivered before."""

@@ -25,6 +25,7 @@ class DualtrackError(Exception):
         outage: somebody else's service is away or busy: retrying goes on for as long as the job may take.
         message: one sentence for a person, saying what to do. Always storable: it may quote a provider or a server, which say anything.
         param: the field that is at fault, as the caller named it (`limits.steps`), or None.
+        retry_after_s: seconds after which trying again may help, where whoever refused it said so; None: not known.
     """
 
     code: ClassVar[str] = "internal_error"
@@ -35,9 +36,10 @@ class DualtrackError(Exception):
         self.message: str = storable(message)
         super().__init__(self.message)
         self.param = param
+        self.retry_after_s: float | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.message, self.param))
+        return (_rebuild, (type(self), self.message, self.param), {"retry_after_s": self.retry_after_s})
 
 
 def _rebuild(cls: type[DualtrackError], message: str, param: str | None) -> DualtrackError:

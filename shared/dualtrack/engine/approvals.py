@@ -17,7 +17,7 @@ from dualtrack.domain.errors import Conflict, InvalidRequest, TooLarge
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.ids import new_id
 from dualtrack.domain.job import Job
-from dualtrack.domain.lifecycle import JobStatus
+from dualtrack.domain.lifecycle import TERMINAL, JobStatus
 from dualtrack.domain.policy import NO_REASON, Action, judge
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.step import Call
@@ -229,6 +229,8 @@ def _undecided(job: Job, now: Approval, *, same: bool) -> bool:
     """Whether a decision may be written; False where it is the one that stands already."""
     if same:
         return False
+    if now.status is ApprovalStatus.WITHDRAWN:
+        raise Conflict(f"Too late, it is withdrawn: the job {_end(job)}.", param="approval_id")
     if now.status is not ApprovalStatus.PENDING:
         raise Conflict(f"Too late, it is decided: {now.status}{' with other arguments' if now.edited_sha256 else ''}.", param="approval_id")
     if now.lapsed:
@@ -236,6 +238,13 @@ def _undecided(job: Job, now: Approval, *, same: bool) -> bool:
     if job.stopping is not None:
         raise Conflict(f"The job was told to stop and will be {job.stopping}.", param="approval_id")
     return True
+
+
+def _end(job: Job) -> str:
+    """How a job has ended or is about to, for a sentence."""
+    if job.status not in TERMINAL:
+        return f"was told to stop and will be {job.stopping}"
+    return f"has ended: {job.status}" + (f" ({job.reason})" if job.reason not in {None, job.status.value} else "")
 
 
 def _settle(tx: Transaction, job: Job, asked: Approval, *, ok: bool, text: str, outcome: str | None = None) -> None:

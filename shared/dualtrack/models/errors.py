@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -36,7 +37,10 @@ def classify(error: BaseException, model: str) -> ModelError:
         ModelRefusedRequest: f"{model} refused the request: {said}",
         ModelUnavailable: f"{model} is not available: {said}",
     }
-    return kind(sentence[kind])
+    found = kind(sentence[kind])
+    if found.retryable:
+        found.retry_after_s = retry_after_s(error)
+    return found
 
 
 def _kind(error: BaseException, said: str) -> type[ModelError]:
@@ -55,9 +59,10 @@ def retry_after_s(error: BaseException) -> float | None:
     """Seconds that the provider asks to wait, where it says so."""
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     try:
-        return max(0.0, float(headers.get("retry-after", "")))
+        seconds = float(headers.get("retry-after", ""))
     except ValueError:
         return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 def provider_message(error: BaseException) -> str:

@@ -276,7 +276,7 @@ def test_a_job_that_ends_withdraws_what_it_asked(make: Make, sandbox: CountingSa
     (request,) = asked(stepper, job)
     cancel(stepper, job)
     assert types(stepper, job)[-3:] == ["approval.decided", "call.cancelled", "job.cancelled"]
-    with pytest.raises(Conflict, match="withdrawn"):
+    with pytest.raises(Conflict, match=r"withdrawn: the job has ended: cancelled\.$"):
         decisions(stepper).approve(request.id)
     settle_down(stepper)
     assert sandbox.ran == []

@@ -16,9 +16,11 @@ from dualtrack.domain.approval import arguments_sha256
 from dualtrack.domain.ids import new_id
 from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
 from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.reasons import Reason
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import ApprovalKind
 from dualtrack.engine import approvals, flow
+from dualtrack.engine.ending import end_job
 from dualtrack.engine.runtime import Runtime
 from dualtrack.tools.registry import Registry
 
@@ -169,7 +171,13 @@ def test_too_late_is_409(api: Api, client: httpx.Client, ask: Ask) -> None:
     other = ask()
     client.post(f"/v1/jobs/{other['job_id']}/cancel")
     assert client.get(f"/v1/approvals/{other['id']}").json()["status"] == "withdrawn"
-    assert "withdrawn" in error(decide(client, other, "approve"), 409)["message"]
+    refused = error(decide(client, other, "approve"), 409)
+    assert (refused["message"], refused["param"]) == ("Too late, it is withdrawn: the job has ended: cancelled.", "approval_id")
+    question = ask(ApprovalKind.QUESTION, "ask_human", {"question": "Which?"})
+    with api.database.transaction() as tx:
+        end_job(tx, question["job_id"], JobStatus.FAILED, reason=Reason.NO_PROGRESS, message="It went round in circles.")
+    answered = decide(client, question, "answer", {"text": "blue"})
+    assert error(answered, 409)["message"] == "Too late, it is withdrawn: the job has ended: failed (no_progress)."
 
 
 def test_another_tenants_approvals_are_not_there(api: Api, client: httpx.Client, ask: Ask) -> None:

@@ -86,6 +86,7 @@ def test_run_now_and_the_history(client: httpx.Client, api: Api) -> None:
     made = add(client, paused=True).json()
     path = f"/v1/schedules/{made['id']}"
     headers = {"idempotency-key": "run"}
+    assert client.post(f"{path}/run", headers=headers, json={"at": "now"}).json()["error"]["param"] == "at"
     first, again = client.post(f"{path}/run", headers=headers), client.post(f"{path}/run", headers=headers)
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json() == again.json()

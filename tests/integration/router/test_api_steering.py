@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pytest
 
 from dualtrack.db import claims, jobs, messages
 from dualtrack.db.presence import Presence
@@ -40,6 +41,23 @@ def test_pause_and_resume_in_the_queue(api: Api, client: httpx.Client) -> None:
     assert (job["status"], job["reason"], job["message"], job["hold"], job["waiting"]) == ("queued", None, None, None, None)
     assert api.doorbell.planned == [job_id]
     assert client.post(f"/v1/jobs/{job_id}/resume").json() == job
+
+
+@pytest.mark.parametrize("action", ["cancel", "pause", "resume"])
+def test_what_takes_nothing_refuses_a_body_with_something_in_it(client: httpx.Client, action: str) -> None:
+    job_id = submit(client)
+    if action == "resume":
+        client.post(f"/v1/jobs/{job_id}/pause")
+    before = client.get(f"/v1/jobs/{job_id}").json()
+    address = f"/v1/jobs/{job_id}/{action}"
+    answer = client.post(address, json={"reason": "lunch"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "reason")
+    assert "no such field" in answer.json()["error"]["message"]
+    assert client.post(address, json=[1]).status_code == 400
+    assert client.post(address, content=b"{", headers={"content-type": "application/json"}).json()["error"]["code"] == "invalid_json"
+    assert client.post(address, data={"reason": "lunch"}).status_code == 415
+    assert client.get(f"/v1/jobs/{job_id}").json() == before
+    assert client.post(address, json={}).status_code == 200
 
 
 def test_a_job_at_work_is_paused_later(api: Api, client: httpx.Client) -> None:

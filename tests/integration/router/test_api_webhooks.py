@@ -118,6 +118,7 @@ def test_deliveries_are_listed_and_can_be_sent_again(client: httpx.Client, api: 
         assert deliveries.put_off(tx, claimed, 60, entry, api.server.config.app.state.services.runtime.limits)  # type: ignore[union-attr]
     (attempt,) = client.get(path).json()["data"][0]["attempts"]
     assert attempt == entry | {"number": 0, "at": "2026-11-30T08:00:00Z"}
+    assert error(client.post(f"{path}/{found[0]['id']}/redeliver", json={"now": True})) == (400, "invalid_request", "now")
     again = client.post(f"{path}/{found[0]['id']}/redeliver")
     assert (again.status_code, again.json()["status"]) == (202, "pending")
     assert client.get(path, params={"status": "delivered"}).json()["data"] == []
