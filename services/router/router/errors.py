@@ -80,6 +80,7 @@ STATUS: Final[Mapping[str, int]] = {
     "conflict": 409,
     "idempotency_key_reused": 409,
     "stale_attempt": 409,
+    "cancelled": 409,
     "request_too_large": 413,
     "unsupported_media_type": 415,
     "model_request_refused": 400,
