@@ -84,6 +84,18 @@ def test_only_what_differs_is_changed(session: AgentSession) -> None:
     assert (here / "changed").stat().st_ino == inode
 
 
+def test_what_goes_with_all_that_is_in_it_takes_nothing_else_along(session: AgentSession) -> None:
+    here = session.workspace
+    for name in ("a/b/c", "a/d", "a-b/x", "ab/a/x", "b/a/x", "c/x/y"):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text(name)
+    session.push()
+    run(session, "rm -r a ab/a c; echo file > c; mkdir -p ab/new/deep; echo x > ab/new/deep/x")
+    session.pull()
+    assert sorted(tree(here)) == ["a-b", "a-b/x", "ab", "ab/new", "ab/new/deep", "ab/new/deep/x", "b", "b/a", "b/a/x", "c"]
+    assert (here / "c").read_text() == "file\n"
+
+
 def test_the_host_goes_back_to_an_earlier_state(session: AgentSession) -> None:
     here = session.workspace
     (here / "kept").write_text("kept")

@@ -11,7 +11,7 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -89,10 +89,11 @@ class Mirror:
         """
         with opened(self._workspace, DIRECTORY_FLAGS) as root:
             here, there = self._here(root), self._there()
-            for path in _tops(path for path, entry in here.items() if path not in there or there[path].kind != entry.kind):
+            gone = _tops(path for path, entry in here.items() if path not in there or there[path].kind != entry.kind)
+            for path in gone:
                 with parent_of(root, path) as (parent, name):
                     remove(parent, name)
-                here = {other: entry for other, entry in here.items() if other != path and not other.startswith(f"{path}/")}
+            here = _without(here, gone)
             wanted: deque[tuple[str, Entry]] = deque()
             for path, entry in sorted(there.items()):
                 if not _differ(entry, here.get(path)):
@@ -266,6 +267,18 @@ def _differ(entry: Entry, other: Entry | None) -> bool:
     if entry.mode != other.mode:
         return True
     return entry.kind == FILE and (entry.size, entry.mtime_ns) != (other.size, other.mtime_ns)
+
+
+def _without(entries: Mapping[str, Entry], tops: Sequence[str]) -> dict[str, Entry]:
+    """The entries that are none of `tops`, which `_tops` gives, and lie below none."""
+    left: dict[str, Entry] = {}
+    gone = set(tops)
+    for path, entry in entries.items():  # parents come before what they hold
+        if path in gone or path.rpartition("/")[0] in gone:
+            gone.add(path)
+        else:
+            left[path] = entry
+    return left
 
 
 def _tops(paths: Iterable[str]) -> list[str]:
