@@ -23,10 +23,10 @@ from dualtrack.testing.sandbox import sandbox_workspace
 
 def docker_missing() -> str:
     """Why the docker driver can't be tried here; empty if it can."""
-    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=30).returncode != 0:
+    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=120).returncode != 0:
         return "no Docker engine answers"
     image = os.environ.get("DUALTRACK_SANDBOX__DOCKER_IMAGE", SandboxSettings().docker_image)
-    if subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False, timeout=30).returncode != 0:
+    if subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False, timeout=120).returncode != 0:
         return f"the image {image} is not here"
     return ""
 

@@ -57,7 +57,7 @@ def test_a_file_goes_in_and_a_report_comes_out(stack: Stack) -> None:
         assert [artifact["name"] for artifact in artifacts] == ["report.md"]
         answer = client.get(f"/v1/artifacts/{artifacts[0]['id']}/content")
         assert answer.is_redirect  # to the S3 server, presigned
-        content = httpx.get(answer.headers["location"], trust_env=False)
+        content = httpx.get(answer.headers["location"], trust_env=False, timeout=60)
         assert content.text == "sum: 6"
         assert 'filename="report.md"' in content.headers["content-disposition"]
         steps = client.get(f"/v1/jobs/{job_id}/steps").raise_for_status().json()["data"]
@@ -106,15 +106,15 @@ def test_a_stream_that_is_cut_again_and_again_loses_and_repeats_nothing(stack: S
 
 def test_cancel_reaches_a_running_command_at_once(stack: Stack) -> None:
     job_id = stack.submit([shell("sleep 300")])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not any(event["type"] == "call.started" for event in stack.events(job_id)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     started = time.monotonic()
     with stack.client() as client:
         assert client.post(f"/v1/jobs/{job_id}/cancel").status_code in {200, 202}
-        assert stack.wait(job_id, timeout_s=20)["status"] == "cancelled"
-        assert time.monotonic() - started < 15  # a sleep of 300 s would show
+        assert stack.wait(job_id, timeout_s=90)["status"] == "cancelled"
+        assert time.monotonic() - started < 100  # a sleep of 300 s would show
         assert client.post(f"/v1/jobs/{job_id}/cancel").status_code == 200
     assert finished_once(stack.events(job_id))
 
@@ -136,7 +136,7 @@ def test_kill_9_of_a_service_in_the_middle_of_a_job_loses_and_repeats_nothing(st
     script = [shell("echo 1 >> log"), {**shell("sleep 2; echo 2 >> log"), **slow}, shell("echo 3 >> log; cat log"), finish()]
     job_id = stack.submit(script)
     wanted = ("step.decided", 1) if victim == "planner" else ("call.started", 2)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while sum(event["type"] == wanted[0] for event in stack.events(job_id)) < wanted[1]:
         assert time.monotonic() < deadline, stack.logs()
         time.sleep(0.02)
@@ -147,7 +147,7 @@ def test_kill_9_of_a_service_in_the_middle_of_a_job_loses_and_repeats_nothing(st
         time.sleep(0.3)
     stack.kill(victim)
     stack.start(victim)
-    job = stack.wait(job_id, timeout_s=60)  # far less than the lease of 120 s
+    job = stack.wait(job_id, timeout_s=100)  # less than the lease of 120 s
     assert job["status"] == "succeeded", stack.logs()
     events = stack.events(job_id)
     assert gapless(events)

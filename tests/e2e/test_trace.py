@@ -17,7 +17,7 @@ SCRIPT = [
 
 
 def complete(otlp: OtlpReceiver, trace_id: str, count: int) -> list[ExportedSpan]:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         found = [span for span in otlp.spans() if span.trace_id == trace_id]
         if len(found) >= count or time.monotonic() > deadline:
@@ -63,5 +63,5 @@ def test_a_job_is_one_connected_tree_with_every_model_and_tool_call(stack: Stack
 
 def test_every_log_line_of_a_service_is_json_and_names_its_service(stack: Stack) -> None:
     for name in ("router", "planner", "executor", "scheduler"):
-        for line in stack.log(name).read_text().splitlines():
+        for line in stack.log(name).read_text().rpartition("\n")[0].splitlines():  # whole ones: it may be writing
             assert json.loads(line)["service"] == name

@@ -82,7 +82,7 @@ class PipeRung:
     def launch(self, spec: LaunchSpec) -> PipeLaunched:
         self.threads.add(threading.current_thread().name)
         self.launches.append(spec)
-        self.hold.wait(5)
+        self.hold.wait(60)
         if self.error is not None:
             raise self.error
         launched = PipeLaunched(self)
@@ -378,10 +378,10 @@ def test_closing_interrupts_a_start_that_hangs(open_pool: Opened, rung: PipeRung
 
     monkeypatch.setattr(PipeAgent, "__init__", never_ready)
     pool = open_pool(pool_min=1)
-    assert hanging.wait(5)
+    assert hanging.wait(60)
     started = time.monotonic()
     pool.close()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 30
     assert not rung.alive
 
 
@@ -397,6 +397,6 @@ def test_warm_ones_that_do_not_answer_are_replaced(open_pool: Opened, rung: Pipe
 
     monkeypatch.setattr(PipeAgent, "ping", silent_once)
     pool = open_pool(pool_min=1)
-    assert asked.wait(5)
+    assert asked.wait(60)
     until(lambda: len(rung.launches) == 2 and pool.warm("default") == 1)
     assert len(rung.alive) == 1

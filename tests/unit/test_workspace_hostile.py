@@ -183,7 +183,7 @@ def test_a_file_swapped_between_the_scan_and_its_reading(
     started = time.monotonic()
     with pytest.raises(InfrastructureError):
         store.snapshot(work, None)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
     assert memory.calls["put"] == 0
 
 

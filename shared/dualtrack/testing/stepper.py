@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -67,6 +68,18 @@ class RecordingDoorbell:
         self.rings.append((task, row_id))
 
 
+class _TurnedLeases(Leases):
+    """Leases whose renewals can be kept out: one that is under way knows of claims that a crashed worker has just left."""
+
+    def __init__(self, database: Database, presence: Presence, limits: PlatformLimits) -> None:
+        super().__init__(database, presence, limits)
+        self.turn = threading.Lock()
+
+    def renew(self) -> None:
+        with self.turn:
+            super().renew()
+
+
 class Stepper:
     """A planner, an executor and a scheduler over real PostgreSQL, run by hand."""
 
@@ -86,7 +99,7 @@ class Stepper:
         ceiling = EgressCeiling() if ways_out is None else ways_out.ceiling
         self.runtime = Runtime(database, self.doorbell, store, registry or Registry(), limits, policies=tuple(policies), egress=ceiling)
         self.presence = Presence(database, check_s=limits.heartbeat_s)
-        self.leases = Leases(database, self.presence, limits)
+        self.leases = _TurnedLeases(database, self.presence, limits)
         worker = WorkerRuntime(self.runtime, self.presence, self.leases)
         self.planner = Planner(worker, gateway)
         self._open_executor = open_executor(worker, sessions, workdirs, ways_out)
@@ -147,13 +160,14 @@ class Stepper:
 
     def leases_run_out(self) -> None:
         """Every lease is over, as if its owner had been frozen for long: it has not renewed any, and will not."""
-        with self.leases._lock:  # noqa: SLF001 - a frozen process has no method to call
-            self.leases._held.clear()  # noqa: SLF001
-        with self.runtime.database.transaction() as tx:
-            for table in (jobs_table, calls_table):
-                tx.connection.execute(
-                    update(table).where(table.c.owner.is_not(None)).values(lease_until=func.now() - text("interval '1 second'"))
-                )
+        with self.leases.turn:
+            with self.leases._lock:  # noqa: SLF001 - a frozen process has no method to call
+                self.leases._held.clear()  # noqa: SLF001
+            with self.runtime.database.transaction() as tx:
+                for table in (jobs_table, calls_table):
+                    tx.connection.execute(
+                        update(table).where(table.c.owner.is_not(None)).values(lease_until=func.now() - text("interval '1 second'"))
+                    )
 
     def job(self, job: Job) -> Job:
         with self.runtime.database.transaction() as tx:

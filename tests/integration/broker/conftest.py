@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from dualtrack.health import END_AFTER_S
 from dualtrack.queues.port import Task
 from dualtrack.queues.publisher import Publisher
+from dualtrack.queues.topology import HOME_WAIT_MS
 from dualtrack.settings import BrokerSettings
 from dualtrack.testing.servers.process import ServerFailed, ServerProcess
 from dualtrack.testing.servers.rabbitmq import RabbitMQ, rabbitmq_script
@@ -46,7 +47,9 @@ class Workers:
         self._file = folder / "done"
         self._file.touch()
 
-    def start(self, name: str = "worker", *, threads: int = 2, end_after_s: float = END_AFTER_S) -> ServerProcess:
+    def start(
+        self, name: str = "worker", *, threads: int = 2, end_after_s: float = END_AFTER_S, home_wait_ms: int = HOME_WAIT_MS
+    ) -> ServerProcess:
         env = {
             "PATH": os.environ.get("PATH", ""),
             "HOME": str(self.folder),
@@ -56,7 +59,7 @@ class Workers:
         }
         process = ServerProcess(
             name,
-            [sys.executable, str(_PROGRAM), str(self._file), self.task.value, str(threads), str(end_after_s)],
+            [sys.executable, str(_PROGRAM), str(self._file), self.task.value, str(threads), str(end_after_s), str(home_wait_ms)],
             log=self.folder / f"{name}.log",
             env=env,
             cwd=self.folder,
@@ -81,6 +84,10 @@ class Workers:
             return (self.folder / f"{name}.health").stat().st_mtime > moment
         except FileNotFoundError:
             return False
+
+    def wait_said(self, name: str, words: str) -> None:
+        """Return once a worker's log has these words."""
+        self.wait(lambda: words in self.processes[name].log.read_text(errors="replace"), f"{name} says: {words}")
 
     def wait(self, done: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _DEADLINE_S

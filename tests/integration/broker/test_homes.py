@@ -31,8 +31,8 @@ def ended(workers: Workers, row_id: str) -> bool:
 
 
 def test_calls_go_home_and_to_anyone_when_nobody_is_there(workers: Workers) -> None:
-    workers.start("one")
-    workers.start("two")
+    workers.start("one", home_wait_ms=60_000)
+    workers.start("two", home_wait_ms=60_000)
     workers.wait_healthy("one")
     workers.wait_healthy("two")
     two = workers.processes["two"]
@@ -53,7 +53,7 @@ def test_a_call_does_not_wait_for_a_busy_home(workers: Workers) -> None:
     workers.start("two", threads=1)
     workers.wait_healthy("two")
     with homes.at(home):
-        workers.ring("sleep-2.5-a")
+        workers.ring("sleep-20-a")
         workers.wait(lambda: workers.count("begin sleep") == 1, "its only thread is taken")
         workers.ring("b")
     workers.wait(lambda: workers.count("end b") == 1, "another has taken the call")
@@ -77,6 +77,6 @@ def test_a_home_that_dies_or_freezes_loses_no_call(workers: Workers, how: signal
     workers.wait(lambda: workers.count("end b") == 1, "the call that waited")
     if how is signal.SIGKILL:
         workers.wait(lambda: workers.count("end sleep") == 1, "the call under way came to another")
-        assert time.monotonic() - killed < 10
+        assert time.monotonic() - killed < 60
     else:
         os.kill(one.pid, signal.SIGCONT)

@@ -1,6 +1,6 @@
 """A worker process for the tests of Celery on a real broker: its tasks are what their ids say, and every step of one is a line of a file.
 
-    python worker_program.py FILE TASK THREADS END_AFTER_SECONDS
+    python worker_program.py FILE TASK THREADS END_AFTER_SECONDS HOME_WAIT_MS
 
 `sleep-SECONDS-…` sleeps, `unknown-…` is of no row, `deaf-PID` makes that worker go silent: connected, but no consumer any more. Anything
 else does nothing. Lines: `begin ID PID`, `end ID PID`, and for an executor `home NAME PID` at its start.
@@ -19,6 +19,7 @@ from celery import bootsteps
 from dualtrack import bootstrap, health
 from dualtrack.domain.errors import NotFound
 from dualtrack.health import HealthFile
+from dualtrack.queues import topology
 from dualtrack.queues.celery_app import create_app, run_worker
 from dualtrack.queues.consuming import Consuming
 from dualtrack.queues.port import Task
@@ -29,6 +30,7 @@ _FILE = Path(sys.argv[1])
 _TASK = Task(sys.argv[2])
 _THREADS = int(sys.argv[3])
 _END_AFTER_S = float(sys.argv[4])
+_HOME_WAIT_MS = int(sys.argv[5])
 
 
 _consumers: list[Any] = []
@@ -62,6 +64,7 @@ def _handle(row_id: str) -> None:
 
 
 def main() -> None:
+    topology.HOME_WAIT_MS = _HOME_WAIT_MS  # type: ignore[misc] # a busy machine may take longer to get at a message
     settings = bootstrap.load_settings()
     logs.setup("worker", settings.telemetry)
     app = create_app(settings.broker, _TASK, _handle)

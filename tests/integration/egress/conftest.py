@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from dualtrack.net.addresses import AllowList
 from dualtrack.sandbox.inside import relay
 from dualtrack.sandbox.sessions import EGRESS_TARGET
 from dualtrack.settings import SandboxSettings
+from dualtrack.testing.waiting import wait_until
 from dualtrack.testing.website import Website
 
 LOCAL = AllowList.parse(["127.0.0.0/8"])
@@ -87,21 +87,22 @@ class Outlet:
         return own | {name: "" if name.lower() == "no_proxy" else value for name, value in ours.items()}
 
     def curl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        argv = ["curl", "--silent", "--show-error", "--max-time", "20", *arguments]
-        return subprocess.run(argv, env=self.environment, capture_output=True, text=True, check=False, timeout=30)
+        argv = ["curl", "--silent", "--show-error", "--max-time", "60", *arguments]
+        return subprocess.run(argv, env=self.environment, capture_output=True, text=True, check=False, timeout=90)
 
     def python(self, source: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-I", "-c", source]
-        return subprocess.run(argv, env=self.environment, capture_output=True, text=True, check=False, timeout=30)
+        return subprocess.run(argv, env=self.environment, capture_output=True, text=True, check=False, timeout=90)
 
     def connect(self) -> socket.socket:
         """A connection to the proxy, through the relay."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
     def say(self, data: bytes) -> bytes:
         """What comes back for these bytes until the proxy closes."""
         with self.connect() as sock:
-            sock.sendall(data)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may have answered before it has read all
+                sock.sendall(data)
             return read_all(sock)
 
     def wait_told(self, count: int = 1) -> list[EgressRequest]:
@@ -115,9 +116,10 @@ def raw(directory: Path, data: bytes) -> bytes:
     descriptor = os.open(directory, os.O_PATH)  # its path may be too long for a socket's
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(20)
+            sock.settimeout(60)
             sock.connect(f"/proc/self/fd/{descriptor}/proxy.sock")
-            sock.sendall(data)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                sock.sendall(data)
             return read_all(sock)
     finally:
         os.close(descriptor)
@@ -131,12 +133,9 @@ def read_all(sock: Any) -> bytes:
     return b"".join(parts)
 
 
-def wait(done: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait(done: Callable[[], bool]) -> None:
     """Until something is so."""
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.01)
+    wait_until(done, "what the test waits for")
 
 
 @pytest.fixture
@@ -179,7 +178,7 @@ def outlet(authority: trustme.CA, names: dict[str, list[str]]) -> Iterator[Calla
             def stop() -> None:
                 with contextlib.suppress(OSError):
                     listener.shutdown(socket.SHUT_RDWR)
-                thread.join(10)
+                thread.join(60)
 
             stack.callback(stop)
             return Outlet(proxy, listener.getsockname()[1], told)

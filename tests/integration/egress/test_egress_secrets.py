@@ -71,7 +71,7 @@ def test_git_sends_the_value(secure_site: Website, outlet: Outlets, tmp_path: Pa
     one = bound(secure_site, outlet)
     url = f"https://x-access-token:{one.environment['API_TOKEN']}@api.example.test:{secure_site.port}/repo.git"
     environment = one.environment | {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "HOME": str(tmp_path)}
-    subprocess.run(["git", "ls-remote", url], env=environment, capture_output=True, timeout=30, check=False)
+    subprocess.run(["git", "ls-remote", url], env=environment, capture_output=True, timeout=90, check=False)
     assert secure_site.visits, "git did not come through"
     header = secure_site.visits[0].headers.get("authorization", "")
     if header:  # some versions ask without it first, and this site never says 401
@@ -161,7 +161,7 @@ def test_a_client_that_goes_without_a_word_is_told_of_once(asks: bool, secure_si
         assert secured.recv(65536).startswith(b"HTTP/1.1 200 ")
     socket.socket(fileno=secured.detach()).close()  # without TLS's farewell
     one.wait_told()
-    one.proxy.settle(5)
+    one.proxy.settle(60)
     assert [(told.method, told.allowed, told.reason) for told in one.told] == [("GET" if asks else "CONNECT", True, None)]
 
 
@@ -182,8 +182,8 @@ def test_a_host_that_cannot_be_verified_gets_nothing(outlet: Outlets) -> None:
 def test_only_sandboxes_trust_the_proxys_authority(secure_site: Website, outlet: Outlets) -> None:
     one = bound(secure_site, outlet)
     own = {name: value for name, value in one.environment.items() if "PROXY" in name or "proxy" in name or name in {"PATH", "HOME"}}
-    argv = ["curl", "--silent", "--show-error", "--max-time", "20", f"https://api.example.test:{secure_site.port}/"]
-    done = subprocess.run(argv, env=own, capture_output=True, text=True, timeout=30, check=False)
+    argv = ["curl", "--silent", "--show-error", "--max-time", "60", f"https://api.example.test:{secure_site.port}/"]
+    done = subprocess.run(argv, env=own, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 60, done  # not verified
     assert secure_site.visits == []
     assert "PRIVATE KEY" not in everything(one)
@@ -209,7 +209,7 @@ def test_an_unbounded_stream_is_handed_on_as_it_comes(outlet: Outlets) -> None:
         one = outlet([f"api.example.test:{port}"], secrets=[api_secret(port, plain_http=True)])
         got: list[str] = []
         url = f"http://api.example.test:{port}/"
-        argv = ["curl", "--silent", "--no-buffer", "--max-time", "20", url]
+        argv = ["curl", "--silent", "--no-buffer", "--max-time", "60", url]
         with subprocess.Popen(argv, env=one.environment, stdout=subprocess.PIPE, text=True) as client:
             assert client.stdout is not None
             reader = threading.Thread(target=lambda: got.extend(iter(client.stdout.readline, "")), daemon=True)  # type: ignore[union-attr]
@@ -222,6 +222,6 @@ def test_an_unbounded_stream_is_handed_on_as_it_comes(outlet: Outlets) -> None:
                 peer.sendall(f"data: {VALUE[:10]}".encode())
                 peer.sendall(f"{VALUE[10:]}\n".encode())
                 wait(lambda: len(got) == 2)
-            client.wait(10)
-            reader.join(10)
+            client.wait(60)
+            reader.join(60)
         assert got[1] == f"data: {one.environment['API_TOKEN']}\n"

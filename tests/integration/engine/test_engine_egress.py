@@ -128,11 +128,11 @@ def test_many_requests_of_a_call_are_added_up(make: Make, site: Website, ways_ou
 
 
 def test_a_cancelled_calls_requests_are_told_too(make: Make, site: Website, ways_out: EgressGateway) -> None:
-    stepper = make([shell(f"curl -sS http://api.example.test:{site.port}/; sleep 60")], ways_out=ways_out)
+    stepper = make([shell(f"curl -sS http://api.example.test:{site.port}/; sleep 300")], ways_out=ways_out)
     job = stepper.submit(agent=agent(site, "api"))
 
     def stop() -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not site.visits and time.monotonic() < deadline:
             time.sleep(0.01)
         cancel(stepper, job)

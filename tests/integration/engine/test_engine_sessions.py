@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.sandbox.sessions import EndReason
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.stepper import Stepper
+from dualtrack.testing.waiting import comes_true
 
 from .conftest import CountingSandbox, Make, cancel, finish, python, shell
 
@@ -22,7 +21,7 @@ _PORT = 8731
 _SERVER = f"python3 -m http.server {_PORT} --bind 127.0.0.1 > server.log 2>&1 &"
 _ASK = (
     "import time, urllib.request\n"
-    "for _ in range(200):\n"
+    "for _ in range(600):\n"
     "  try: print(urllib.request.urlopen('http://127.0.0.1:8731/a.txt').read().decode()); break\n"
     "  except OSError: time.sleep(0.05)\n"
 )
@@ -48,13 +47,6 @@ def host_processes(marker: str) -> list[str]:
     return found
 
 
-def soon(done: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 10
-    while not done() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return done()
-
-
 def test_variables_last_between_persistent_calls_only(make: Make, sandbox: CountingSandbox) -> None:
     stepper = make([cell("x = 41"), cell("x += 1; print(x)"), python("print('x' in dir())"), finish()])
     job = stepper.run(stepper.submit())
@@ -67,7 +59,7 @@ def test_a_server_goes_on_between_calls_and_ends_with_its_job(make: Make) -> Non
     stepper = make([shell(f"echo hello > a.txt; {_SERVER}"), python(_ASK), finish()])
     job = stepper.run(stepper.submit())
     assert [text.strip() for text in previews(stepper, job)][1] == "hello"
-    assert soon(lambda: not host_processes(str(_PORT)))
+    assert comes_true(lambda: not host_processes(f"http.server {_PORT} "))
 
 
 def test_what_background_processes_write_is_in_the_next_snapshot(make: Make) -> None:
@@ -114,7 +106,7 @@ def test_output_is_seen_while_the_command_runs(make: Make) -> None:
     def seen() -> list[Event]:
         return [event for event in stepper.events(job) if event.type is EventType.CALL_OUTPUT]
 
-    assert soon(lambda: bool(seen()))
+    assert comes_true(lambda: bool(seen()))
     (event,) = seen()
     (call,) = stepper.steps(job)[0].calls
     assert event.data["text"] == "one\n"

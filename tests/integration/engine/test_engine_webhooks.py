@@ -220,7 +220,9 @@ def test_an_answer_that_is_no_http_counts_as_a_failed_attempt_whatever_it_holds(
         def answer() -> None:
             peer, _ = listener.accept()
             with peer:
-                peer.recv(65536)
+                asked = b""
+                while not asked.endswith(b"}"):  # what is left unread would reset the connection
+                    asked += peer.recv(65536)
                 peer.sendall(b"\x00\xff\x1b lol\r\n\r\n")
 
         thread = threading.Thread(target=answer)
@@ -231,7 +233,7 @@ def test_an_answer_that_is_no_http_counts_as_a_failed_attempt_whatever_it_holds(
         hooks.ended()
         assert deliverer.send_next()
         deliverer.close()
-        thread.join(10)
+        thread.join(60)
     (delivery,) = hooks.log(webhook)
     assert (delivery.status, len(delivery.log)) == (DeliveryStatus.PENDING, 1)
     assert delivery.log[0]["error"].startswith(f"127.0.0.1:{port} gave no answer that can be used: \ufffd")
@@ -333,7 +335,7 @@ def test_two_schedulers_at_once_send_each_delivery_once(hooks: Hooks) -> None:
     for _ in range(20):
         hooks.ended()
     second = Deliverer(hooks.runtime)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while any(delivery.status is DeliveryStatus.PENDING for delivery in hooks.log(webhook)):
         hooks.deliverer.start_due()
         second.start_due()
@@ -353,7 +355,7 @@ def stuck(receiver: Receiver, path: str) -> Iterator[list[str]]:
     def answer(request: Received) -> tuple[int, bytes, dict[str, str]]:
         if request.path == path:
             waiting.append(request.headers["webhook-id"])
-            free.wait(30)
+            free.wait(200)
         return 200, b"", {}
 
     receiver.answer = answer
@@ -369,11 +371,11 @@ def test_a_slow_endpoint_has_its_share_and_holds_up_neither_the_others_nor_the_t
     with stuck(hooks.receiver, "/slow") as waiting:
         for _ in range(12):
             hooks.ended()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while any(delivery.status is DeliveryStatus.PENDING for delivery in hooks.log(fast)):
             started = time.monotonic()
             hooks.deliverer.start_due()
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 60
             assert time.monotonic() < deadline
             threading.Event().wait(0.02)
         assert {delivery.status for delivery in hooks.log(slow)} == {DeliveryStatus.PENDING}

@@ -74,7 +74,7 @@ class Api:
     @contextlib.contextmanager
     def client(self, key: str | None) -> Iterator[httpx.Client]:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        with httpx.Client(base_url=self.url, headers=headers, timeout=20) as client:
+        with httpx.Client(base_url=self.url, headers=headers, timeout=60) as client:
             yield client
 
 
@@ -95,7 +95,7 @@ def serve(
         yield Api(server.url, server, database, doorbell, store, thread)
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 from datetime import time as dtime
 from typing import Any
@@ -16,6 +15,7 @@ from dualtrack.db.tables import jobs as jobs_table
 from dualtrack.domain.errors import DatabaseUnavailable
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.usage import Usage
+from dualtrack.testing.waiting import wait_until
 from router import auth, key_budgets
 
 from .conftest import Api, MakeApi
@@ -122,10 +122,7 @@ def used(client: httpx.Client) -> dict[str, Any]:
 
 
 def until_used(client: httpx.Client, tokens: int) -> None:
-    deadline = time.monotonic() + 20
-    while used(client)["usage"]["total_tokens"] != tokens:
-        assert time.monotonic() < deadline, used(client)
-        time.sleep(0.02)
+    wait_until(lambda: used(client)["usage"]["total_tokens"] == tokens, f"{tokens} tokens used")
 
 
 def test_chats_count_for_their_key_and_are_refused_once_its_day_is_used(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def test_a_check_that_hangs_is_cut_off_and_not_asked_twice(make_api: MakeApi, mo
     class Hanging(MemoryStore):
         def check(self) -> None:
             super().check()
-            release.wait(30)
+            release.wait(300)
 
     monkeypatch.setattr(health, "CHECK_S", 0.2)
     monkeypatch.setattr(health, "FRESH_S", 0.0)
@@ -75,20 +75,21 @@ def test_a_check_that_hangs_is_cut_off_and_not_asked_twice(make_api: MakeApi, mo
             began = time.monotonic()
             ready = client.get("/readyz")
             assert (ready.status_code, ready.json()["checks"]["objects"]["ok"]) == (503, False)
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 60
         assert store.calls["check"] == 1
         release.set()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while client.get("/readyz").status_code != 200:
             assert time.monotonic() < deadline
 
 
-def test_answers_are_kept_for_a_moment(make_api: MakeApi) -> None:
+def test_answers_are_kept_for_a_moment(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "FRESH_S", 1000.0)
     store = MemoryStore()
     with make_api(store=store) as api, api.client(None) as client:
         for _ in range(20):
             assert client.get("/readyz").status_code == 200
-        assert store.calls["check"] < 10
+        assert store.calls["check"] == 1
 
 
 def test_metrics_count_by_template_and_jobs_by_status(client: httpx.Client) -> None:

@@ -44,18 +44,18 @@ def process(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
 def test_it_serves_and_ends_on_sigterm(process: subprocess.Popen[str]) -> None:
     assert process.stderr is not None
     url = next(line["message"] for line in map(json.loads, process.stderr) if line["message"].startswith("serving on ")).split()[-1]
-    assert httpx.get(url + "/healthz", timeout=20).json() == {"status": "ok"}
-    checks = httpx.get(url + "/readyz", timeout=20).json()["checks"]
+    assert httpx.get(url + "/healthz", timeout=60).json() == {"status": "ok"}
+    checks = httpx.get(url + "/readyz", timeout=60).json()["checks"]
     assert {name: checks[name]["ok"] for name in ("database", "objects", "models_configured")} == dict.fromkeys(
         ("database", "objects", "models_configured"), True
     )
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
 
 
 def test_wrong_settings_are_named(environment: dict[str, str]) -> None:
     environment["DUALTRACK_ROUTER__PORT"] = "many"
-    done = subprocess.run([sys.executable, "-m", "router.main"], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-m", "router.main"], env=environment, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 2
     assert "DUALTRACK_ROUTER__PORT" in done.stderr
     assert "Traceback" not in done.stderr
@@ -65,7 +65,7 @@ def test_a_taken_port_is_named(environment: dict[str, str], process: subprocess.
     assert process.stderr is not None
     url = next(line["message"] for line in map(json.loads, process.stderr) if line["message"].startswith("serving on ")).split()[-1]
     environment["DUALTRACK_ROUTER__PORT"] = url.rpartition(":")[2]
-    done = subprocess.run([sys.executable, "-m", "router.main"], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-m", "router.main"], env=environment, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 1
     assert "can't listen" in done.stderr
     assert "Traceback" not in done.stderr

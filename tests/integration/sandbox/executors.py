@@ -25,6 +25,6 @@ def executor(rung: str, workspaces: Path, agent: AgentProgram, marker: str) -> I
         yield process
     finally:
         process.kill()
-        process.wait(20)
+        process.wait(60)
         if process.stdout is not None:
             process.stdout.close()

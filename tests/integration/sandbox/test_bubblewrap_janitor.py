@@ -61,7 +61,7 @@ def killed(folder: Path, request: pytest.FixtureRequest) -> Iterator[tuple[list[
             time.sleep(chance.uniform(0.0, LONGEST_S))
         finally:
             executor.kill()
-            executor.wait(10)
+            executor.wait(60)
             if executor.stdout is not None:
                 executor.stdout.close()
         dead.append(executor.pid)
@@ -95,7 +95,7 @@ def test_processes_that_outlived_their_executor_are_ended() -> None:
         "name = group_name()\nos.mkdir(f'{sys.argv[1]}/{name}')\nprint(name, flush=True)\nos.kill(os.getpid(), 9)"
     )
     parent.mkdir()
-    survivor = subprocess.Popen(["/bin/sh", "-c", "trap '' TERM; sleep 1000; :"])
+    survivor = subprocess.Popen(["/bin/sh", "-c", "trap '' TERM; exec sleep 1000"])
     ours = parent / group_name()
     try:
         ours.mkdir()
@@ -103,12 +103,12 @@ def test_processes_that_outlived_their_executor_are_ended() -> None:
         left = parent / done.stdout.strip()
         (left / "cgroup.procs").write_text(str(survivor.pid))
         assert remove_leftovers(parent) == [f"control group {left}, 1 processes in it"]
-        assert survivor.wait(10) == -9
+        assert survivor.wait(60) == -9
         assert not left.exists()
         assert ours.is_dir()  # of a living process: not touched
     finally:
         survivor.kill()
-        survivor.wait(10)
+        survivor.wait(60)
         ours.rmdir()
         parent.rmdir()
 

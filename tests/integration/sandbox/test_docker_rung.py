@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from dualtrack.sandbox.docker_sandbox import DockerSandbox
 from dualtrack.sandbox.rung import LaunchSpec, Mount
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.contracts.sandbox import host_processes, open_descriptors
+from dualtrack.testing.waiting import comes_true
 
 from .executors import executor
 from .standin import ask, await_ready, read_line, standin
@@ -29,10 +31,10 @@ Start = Callable[..., DockerSandbox]
 
 @pytest.fixture(scope="module", autouse=True)
 def engine() -> None:
-    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=30).returncode != 0:
+    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=120).returncode != 0:
         pytest.skip("no Docker engine answers")
     image = SandboxSettings().docker_image
-    if subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False, timeout=30).returncode != 0:
+    if subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False, timeout=120).returncode != 0:
         pytest.skip(f"the image {image} is not here")
 
 
@@ -124,13 +126,14 @@ def test_the_end_of_all_by_memory_is_known(start: Start) -> None:
     os.write(launched.input, b"x = b'x' * (400 << 20)\n")
     with pytest.raises(EOFError):
         read_line(launched)
-    assert launched.wait_ended(10)
+    assert launched.wait_ended(60)
     assert launched.counters().out_of_memory == 1
 
 
 def test_launches_leave_nothing(marked: tuple[DockerRung, str], spec_of: SpecOf, start: Start, folder: Path) -> None:
     rung, marker = marked
     start().close()  # what is made once is there
+    gc.collect()
     before = open_descriptors()
     for number in range(3):
         launched = rung.launch(spec_of())
@@ -144,11 +147,11 @@ def test_launches_leave_nothing(marked: tuple[DockerRung, str], spec_of: SpecOf,
             with pytest.raises(EOFError):
                 while True:
                     read_line(launched)
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < 60
             killer.join()
         launched.close()
         launched.close()
-    assert open_descriptors() == before
+    assert comes_true(lambda: open_descriptors() <= before)
     assert containers(folder / "all") == set()
     assert not host_processes(marker)
 
@@ -198,7 +201,7 @@ def test_nothing_is_left_of_a_killed_executor_and_all_of_others(folder: Path) ->
     ):
         assert len(containers(workspaces)) == 2
         dead.kill()
-        dead.wait(20)
+        dead.wait(60)
         rung = DockerRung(SandboxSettings(workspaces=workspaces), SandboxLimits(), agent)
         (removed,) = rung.sweep()
         assert removed.startswith("container ")

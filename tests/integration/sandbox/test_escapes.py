@@ -21,6 +21,7 @@ from dualtrack.testing.escapes.ground import OneShotGround, Unsandboxed, sandbox
 from dualtrack.testing.escapes.remains import processes_with
 from dualtrack.testing.escapes.run import run
 from dualtrack.testing.rung_sandbox import RungSandbox
+from dualtrack.testing.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the attempts are Linux system calls")
 
@@ -55,7 +56,7 @@ def test_what_stays_behind_without_a_sandbox_is_found_and_removed() -> None:
     results = run(Watched(sandbox_user()), named("deaf-daemon", "segment", "temporary-files"), sandbox_user())
     assert all(result.proof for result in results.values()), results
     assert len(set(markers)) == 3
-    assert not any(processes_with(marker, within_s=2) for marker in markers)
+    assert not any(processes_with(marker, within_s=PATIENCE_S) for marker in markers)
     assert not any(Path(f"/tmp/dualtrack-{marker}").exists() for marker in markers)
 
 

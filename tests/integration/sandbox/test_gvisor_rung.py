@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import socket
@@ -24,6 +25,7 @@ from dualtrack.sandbox.gvisor_sandbox import GvisorSandbox
 from dualtrack.sandbox.rung import LaunchSpec, Mount
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.contracts.sandbox import host_processes, open_descriptors
+from dualtrack.testing.waiting import PATIENCE_S, comes_true
 
 from .executors import executor
 from .standin import ask, await_ready, read_line, standin
@@ -191,6 +193,7 @@ def test_launches_leave_nothing(marked: tuple[GvisorRung, str], spec_of: SpecOf,
     start().close()  # what is made once is there
     own = next(path for path in (folder / "all/.gvisor").iterdir() if path.is_dir())
     others = set(groups(support))  # warm sandboxes of other tests
+    gc.collect()
     before = (open_descriptors(), sorted(own.iterdir()), mounts(folder))
     for number in range(6):
         launched = rung.launch(spec_of())
@@ -200,7 +203,8 @@ def test_launches_leave_nothing(marked: tuple[GvisorRung, str], spec_of: SpecOf,
             launched.kill()
         launched.close()
         launched.close()
-    assert (open_descriptors(), sorted(own.iterdir()), mounts(folder)) == before
+    assert comes_true(lambda: open_descriptors() <= before[0])
+    assert (sorted(own.iterdir()), mounts(folder)) == before[1:]
     assert set(groups(support)) <= others
     assert processes_below(folder / "all", RUNSC) == []
     assert not host_processes(marker)
@@ -216,7 +220,7 @@ def test_killed_by_another_thread_it_ends_whatever_it_does(start: Start, folder:
         while True:
             read_line(launched)
     launched.close()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < PATIENCE_S
     assert processes_below(folder / "all", RUNSC) == []
 
 
@@ -265,8 +269,8 @@ def test_a_report_says_what_to_install(marked: tuple[GvisorRung, str], monkeypat
 
 def test_what_outlived_its_executor_is_found_and_ended(start: Start, folder: Path) -> None:
     launched = start()
-    assert end_processes_below(folder / "elsewhere", RUNSC, 5) == 0
-    assert end_processes_below(folder / "all", RUNSC, 5) >= 3  # runsc, its kernel, its file server
+    assert end_processes_below(folder / "elsewhere", RUNSC, PATIENCE_S) == 0
+    assert end_processes_below(folder / "all", RUNSC, PATIENCE_S) >= 3  # runsc, its kernel, its file server
     assert os.read(launched.output, 1) == b""
     assert processes_below(folder / "all", RUNSC) == []
 
@@ -277,7 +281,7 @@ def test_nothing_is_left_of_a_killed_executor(folder: Path) -> None:
     with executor("gvisor", folder / "all", agent, marker) as living, executor("gvisor", folder / "all", agent, marker) as dead:
         (name,) = [path.name for path in base.iterdir() if path.name.startswith(f"{dead.pid}-")]
         dead.kill()
-        dead.wait(20)
+        dead.wait(60)
         rung = GvisorRung(SandboxSettings(workspaces=folder / "all"), SandboxLimits(), agent)
         assert f"gVisor sandboxes of process {name}" in rung.sweep()
         assert {path.name.split("-")[0] for path in base.iterdir() if path.is_dir()} == {str(living.pid), str(os.getpid())}
@@ -303,7 +307,7 @@ def test_an_ordinary_user_can_run_it(folder: Path) -> None:
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     said, kept = done.stdout.splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from dualtrack.settings import SandboxSettings
 from dualtrack.testing.contracts.sandbox import open_descriptors
 from dualtrack.testing.contracts.sessions import runner
 from dualtrack.testing.kubernetes.server import NAMESPACE, FakeCluster
+from dualtrack.testing.waiting import PATIENCE_S, comes_true
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the pods of the test are bubblewrap sandboxes")
 LIMITS = SandboxLimits()
@@ -64,7 +66,7 @@ def rung(rung_of: RungOf) -> KubernetesRung:
 @pytest.fixture
 def started(rung: KubernetesRung, spec_of: SpecOf) -> Iterator[AgentSession]:
     session = begin(rung, spec_of())
-    session.wait_ready(30)
+    session.wait_ready(60)
     yield session
     session.close()
 
@@ -76,13 +78,6 @@ def begin(rung: KubernetesRung, spec: LaunchSpec) -> AgentSession:
 def ignores(pid: int, number: signal.Signals) -> bool:
     (mask,) = (line.split()[1] for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigIgn:"))
     return bool(int(mask, 16) & 1 << number - 1)
-
-
-def soon(condition: Callable[[], object]) -> bool:
-    deadline = time.monotonic() + 20
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return bool(condition())
 
 
 def test_a_probe_is_a_real_run(rung: KubernetesRung, cluster: FakeCluster) -> None:
@@ -172,7 +167,7 @@ def test_an_image_that_can_not_be_fetched_is_told(rung: KubernetesRung, spec_of:
     cluster.kubelet.broken = {"reason": "ErrImagePull", "message": "no such image"}
     session = begin(rung, spec_of())
     with pytest.raises(SandboxFailed, match="ErrImagePull: no such image"):
-        session.wait_ready(30)
+        session.wait_ready(60)
     session.close()
     assert cluster.names("pods") == []
 
@@ -180,6 +175,7 @@ def test_an_image_that_can_not_be_fetched_is_told(rung: KubernetesRung, spec_of:
 def test_it_can_be_ended_while_it_starts(rung: KubernetesRung, spec_of: SpecOf, cluster: FakeCluster) -> None:
     cluster.kubelet.broken = {"reason": "ContainerCreating"}
     rung.launch(spec_of()).close()
+    gc.collect()
     before = open_descriptors()
     started = time.monotonic()
     sandbox = rung.launch(spec_of())
@@ -189,8 +185,9 @@ def test_it_can_be_ended_while_it_starts(rung: KubernetesRung, spec_of: SpecOf, 
     assert os.read(sandbox.output, 1) == b""
     sandbox.close()
     sandbox.close()
-    assert time.monotonic() - started < 10
-    assert (cluster.names("pods"), open_descriptors()) == ([], before)
+    assert time.monotonic() - started < PATIENCE_S
+    assert cluster.names("pods") == []
+    assert comes_true(lambda: open_descriptors() <= before)  # those of the cluster's side of connections, too
 
 
 def test_passing_failures_are_passed(rung: KubernetesRung, spec_of: SpecOf, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +196,7 @@ def test_passing_failures_are_passed(rung: KubernetesRung, spec_of: SpecOf, clus
     cluster.faults.extend((429, 503, 500))
     session = begin(rung, spec_of())
     cluster.faults.extend((503,) * 6)  # more than are tried, while it starts
-    session.wait_ready(30)
+    session.wait_ready(60)
     cluster.faults.extend((429, 504))
     session.close()
     assert cluster.names("pods") == []
@@ -231,7 +228,7 @@ def test_a_broken_connection_ends_the_session(started: AgentSession, cluster: Fa
     with pytest.raises(SandboxFailed, match="broke off"):
         runner(started)("sleep", "100")
     assert started.ended is EndReason.BROKEN
-    assert soon(lambda: cluster.names("pods") == [])
+    assert comes_true(lambda: cluster.names("pods") == [])
 
 
 @pytest.mark.parametrize(
@@ -265,21 +262,21 @@ def test_the_kubelets_first_signal_ends_every_process_of_a_pod(rung: KubernetesR
     with subprocess.Popen(["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", *command]) as unshare:
         try:
             children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children")
-            assert soon(lambda: unshare.poll() is not None or children.read_text().strip())
+            assert comes_true(lambda: unshare.poll() is not None or children.read_text().strip())
             if unshare.poll() is not None:
                 pytest.skip("no pid namespace can be made here")
             first = int(children.read_text())
-            assert soon(lambda: ignores(first, signal.SIGCHLD))  # from then on it waits
+            assert comes_true(lambda: ignores(first, signal.SIGCHLD))  # from then on it waits
             os.kill(first, signal.SIGTERM)
-            assert unshare.wait(10) is not None
+            assert unshare.wait(60) is not None
         finally:
             unshare.kill()
 
 
 def test_only_what_the_dead_have_left_is_removed(rung_of: RungOf, spec_of: SpecOf, cluster: FakeCluster) -> None:
-    alive, dead, looking = (rung_of(lease_s=1.0) for _ in range(3))
+    alive, dead, looking = (rung_of(lease_s=seconds) for seconds in (60.0, 1.0, 60.0))  # on a busy machine a second may pass unrenewed
     session = begin(alive, spec_of())
-    session.wait_ready(30)
+    session.wait_ready(60)
     left = dead.launch(spec_of())
     dead._ready().owner._stop.set()  # as if its process had been killed
     foreign = {"metadata": {"name": "foreign", "labels": {"app": "web"}}, "status": {"phase": "Running"}}
@@ -293,11 +290,11 @@ def test_only_what_the_dead_have_left_is_removed(rung_of: RungOf, spec_of: SpecO
         removed.extend(looking.sweep())
         return len(removed) >= 4
 
-    assert soon(all_removed)
+    assert comes_true(all_removed)
     name = dead._ready().owner.name
     assert sorted(removed[1:]) == sorted([f"configmap {name}", f"lease {name}", f"pod {left._name}"])
     assert runner(session)("echo", "on").stdout == b"on\n"
-    assert soon(lambda: len(cluster.names("pods")) == 2)
+    assert comes_true(lambda: len(cluster.names("pods")) == 2)
     assert "foreign" in cluster.names("pods")
     session.close()
     left.close()
@@ -313,11 +310,11 @@ def test_a_lease_is_renewed_and_made_anew(rung_of: RungOf, spec_of: SpecOf, clus
         now = cluster.store.get("leases", name)
         return now is not None and now["spec"]["renewTime"] > lease["spec"]["renewTime"]
 
-    assert soon(renewed)
+    assert comes_true(renewed)
     cluster.delete("leases", name)
-    assert soon(lambda: cluster.names("leases") == cluster.names("configmaps") == [name])
+    assert comes_true(lambda: cluster.names("leases") == cluster.names("configmaps") == [name])
     session = begin(rung, spec_of())
-    session.wait_ready(30)
+    session.wait_ready(60)
     session.close()
 
 

@@ -42,7 +42,7 @@ def test_claims_runs_and_ends_are_spans_and_metrics(folder: Path, monkeypatch: p
         contextlib.closing(sandboxes.pool.claim(SessionRequest(LIMITS))) as session,
     ):
         session.python(PythonCell("import sys; sys.exit(3)"), LIMITS, threading.Event())
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             shown = answer.read().decode()
     assert 'dualtrack_sandbox_live{rung="bubblewrap"} 1.0' in shown
     assert 'dualtrack_sandbox_limit{rung="bubblewrap"} 64.0' in shown
@@ -75,7 +75,7 @@ def test_a_taken_port_is_named() -> None:
 def doctor(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).parent / "dualtrack"), "sandbox", "doctor", *options]
     env = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "DUALTRACK_SANDBOX__WORKSPACES": str(folder / "workspaces"), **environment}
-    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=folder, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=folder, timeout=240, check=False)
 
 
 def test_the_doctor_tells_of_every_rung_and_which_is_configured(folder: Path) -> None:

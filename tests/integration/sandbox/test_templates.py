@@ -168,7 +168,7 @@ def test_two_builders_at_once_build_once(settings: SandboxSettings) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(250)
         assert sum("installing" in line for line in said) == 1
 
 

@@ -21,6 +21,7 @@ from dualtrack.testing.servers.server import Server
 
 START_TIMEOUT_S = 120.0
 USER = "dualtrack"
+_GONE = ": 404 "
 PASSWORD = "dualtrack"  # the broker listens on 127.0.0.1 only, for the time of the tests
 MISSING = (
     "RabbitMQ is needed and was not found: run 'sudo scripts/install-rabbitmq' (Debian, Ubuntu), or 'brew install rabbitmq' (macOS), "
@@ -104,6 +105,15 @@ class RabbitBroker(Server):
         except OSError as error:
             raise ServerFailed(f"RabbitMQ: {method} {path}: {error}") from error
         return json.loads(data) if data else None
+
+    def cut_connections(self, vhost: str | None = None) -> None:
+        """Close every connection, or those of a virtual host, as a proxy or an operator may."""
+        for connection in self.api("GET", "connections" if vhost is None else f"vhosts/{vhost}/connections"):
+            try:
+                self.api("DELETE", f"connections/{quote(connection['name'], safe='')}")
+            except ServerFailed as error:
+                if _GONE not in str(error):  # by itself since it was listed
+                    raise
 
     def answers(self) -> bool:
         """Whether AMQP clients can log in and the management API answers."""
