@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from datetime import time as dtime
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 import httpx
@@ -139,7 +138,7 @@ def test_chats_count_for_their_key_and_are_refused_once_its_day_is_used(make_api
             budgets.set_key_limits(tx, used(client)["key_id"], {"day_tokens": 2 * first})
         refused = client.post("/v1/chat/completions", json=CHAT)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "budget_exceeded")
-        midnight = datetime.combine(datetime.now(UTC).date() + timedelta(days=1), dtime.min, UTC)
+        midnight = datetime.combine(datetime.now(UTC).date() + timedelta(days=1), time.min, UTC)
         assert int(refused.headers["retry-after"]) == pytest.approx((midnight - datetime.now(UTC)).total_seconds(), abs=30)
         assert f"{2 * first} of its {2 * first} tokens" in refused.json()["error"]["message"]
         assert other.post("/v1/chat/completions", json=CHAT).status_code == 200
