@@ -41,7 +41,6 @@ def docker() -> Iterator[Sessions]:
         sessions = RungSessions(rung, folder)
         yield sessions
         sessions.close()
-        rung.close()
 
 
 class TestDocker(SandboxContract):

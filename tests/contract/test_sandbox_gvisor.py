@@ -43,7 +43,6 @@ def gvisor() -> Iterator[Sessions]:
         sessions = RungSessions(rung, folder)
         yield sessions
         sessions.close()
-        rung.close()
 
 
 class TestGvisor(SandboxContract):

@@ -168,6 +168,28 @@ def test_what_a_dead_process_left_is_removed_and_a_living_ones_is_not(tmp_path: 
     assert processes(base) == []
 
 
+FORKING = """
+import os, sys
+from pathlib import Path
+from dualtrack.objects.own_directory import own_directory
+base = Path(sys.argv[1])
+own = own_directory(base)
+assert own_directory(base) is own
+child = os.fork()
+if not child:
+    assert own_directory(base).path != own.path
+    sys.exit(0)  # with all that is done at a process's exit
+assert os.waitpid(child, 0)[1] == 0
+assert [path for path in base.iterdir() if path.is_dir()] == [own.path], "its own is gone with it, ours is not"
+"""
+
+
+def test_a_process_that_was_forked_has_a_directory_of_its_own_and_leaves_the_others(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING, str(tmp_path / "base")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (tmp_path / "base").iterdir()] == ["lock"]
+
+
 def test_only_directories_of_processes_are_taken_for_leavings(tmp_path: Path) -> None:
     base = tmp_path / "w"
     (base / ".bwrap-0123456789abcdef").mkdir(parents=True)

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 from functools import cache
 from pathlib import Path
 
 from dualtrack.objects.process_dir import ProcessDirectory
 
 
-@cache
 def own_directory(base: Path) -> ProcessDirectory:
-    """The one of this process. Raises OSError as `ProcessDirectory`."""
+    """The one of this process; one that was forked from it gets another. Raises OSError as `ProcessDirectory`."""
+    return _made(base, os.getpid())
+
+
+@cache
+def _made(base: Path, owner: int) -> ProcessDirectory:
     own = ProcessDirectory(base)
-    atexit.register(_close, own)
+    atexit.register(_close, own, owner)
     return own
 
 
-def _close(own: ProcessDirectory) -> None:
+def _close(own: ProcessDirectory, owner: int) -> None:
+    if os.getpid() != owner:  # forked from it, and not done with by `os._exit`
+        return
     with contextlib.suppress(FileNotFoundError):  # somebody has removed all of the base
         own.close()

@@ -6,7 +6,6 @@ executors that were killed can be removed, and no others.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
@@ -29,6 +28,7 @@ from dualtrack.sandbox.docker_options import Image
 from dualtrack.sandbox.docker_sandbox import DockerSandbox
 from dualtrack.sandbox.programs import agent_program
 from dualtrack.sandbox.rung import AgentProgram, Enforced, LaunchSpec, Mount, RungName, RungReport
+from dualtrack.sandbox.rung_directory import rung_directory
 from dualtrack.settings import SandboxSettings
 
 _STRENGTH: Final = "container: unprivileged user, no capabilities, no network, allow-list of system calls; shares the engine's kernel"
@@ -71,7 +71,6 @@ class DockerRung:
         self._agent = agent
         self._as_root = os.getuid() == 0
         self._lock = threading.Lock()
-        self._process: ProcessDirectory | None = None
         self._setup: _Setup | None = None
 
     def launch(self, spec: LaunchSpec) -> DockerSandbox:
@@ -140,14 +139,6 @@ class DockerRung:
         process.sweep()
         return removed
 
-    def close(self) -> None:
-        """Remove this process's directory; its sandboxes must have ended. Done at its exit as well."""
-        with self._lock:
-            if self._process is not None and self._process.path.name.startswith(f"{os.getpid()}-"):  # not in a forked child
-                with contextlib.suppress(FileNotFoundError):  # somebody has removed all
-                    self._process.close()
-            self._process = self._setup = None
-
     def _program(self) -> AgentProgram:
         with self._lock:
             if self._agent is None:
@@ -155,19 +146,7 @@ class DockerRung:
             return self._agent
 
     def _directory(self) -> ProcessDirectory:
-        with self._lock:
-            if self._process is None:
-                base = self._settings.workspaces.absolute() / _DIRECTORY
-                try:
-                    self._settings.workspaces.mkdir(mode=0o711, parents=True, exist_ok=True)
-                    self._process = ProcessDirectory(base)
-                except OSError as error:
-                    raise SandboxUnavailable(
-                        f"The directory {base} for the Docker sandbox can't be used: {error}. Set DUALTRACK_SANDBOX__WORKSPACES to one of "
-                        "your own."
-                    ) from error
-                atexit.register(self.close)
-            return self._process
+        return rung_directory(self._settings.workspaces, _DIRECTORY)
 
     @staticmethod
     def _place(process: ProcessDirectory) -> str:

@@ -6,11 +6,11 @@ started by an ordinary user, they are that user (`--rootless`).
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import platform
 import re
+import secrets
 import shutil
 import subprocess
 import threading
@@ -31,6 +31,7 @@ from dualtrack.sandbox.gvisor_sandbox import GvisorSandbox, Setup
 from dualtrack.sandbox.interpreter import interpreter_prefix
 from dualtrack.sandbox.programs import agent_program
 from dualtrack.sandbox.rung import AgentProgram, LaunchSpec, RungName, RungReport
+from dualtrack.sandbox.rung_directory import rung_directory
 from dualtrack.sandbox.spawner import spawner_for
 from dualtrack.settings import SandboxSettings
 
@@ -71,7 +72,6 @@ class GvisorRung:
         self._with_cgroups = cgroups
         self._lock = threading.Lock()
         self._setup: Setup | None = None
-        self._process: ProcessDirectory | None = None
         self._support: CgroupSupport | None = None
 
     def launch(self, spec: LaunchSpec) -> GvisorSandbox:
@@ -117,14 +117,6 @@ class GvisorRung:
         dead = self._directory().sweep(lambda directory: end_processes_below(directory, runsc, _GONE_S))
         return [*removed, *(f"gVisor sandboxes of process {name}" for name in dead)]
 
-    def close(self) -> None:
-        """Remove this process's directory; its sandboxes must have ended. Done at its exit as well."""
-        with self._lock:
-            if self._process is not None and self._process.path.name.startswith(f"{os.getpid()}-"):  # not in a forked child
-                with contextlib.suppress(FileNotFoundError):  # somebody has removed all
-                    self._process.close()
-            self._process = self._setup = None
-
     def _program(self) -> AgentProgram:
         with self._lock:
             if self._agent is None:
@@ -138,25 +130,13 @@ class GvisorRung:
             return self._support
 
     def _directory(self) -> ProcessDirectory:
-        with self._lock:
-            if self._process is None:
-                base = self._settings.workspaces.absolute() / _DIRECTORY
-                try:
-                    self._settings.workspaces.mkdir(mode=0o711, parents=True, exist_ok=True)
-                    self._process = ProcessDirectory(base)
-                except OSError as error:
-                    raise SandboxUnavailable(
-                        f"The directory {base} for gVisor's sandboxes can't be used: {error}. Set DUALTRACK_SANDBOX__WORKSPACES to one of "
-                        "your own."
-                    ) from error
-                atexit.register(self.close)
-                longest = f"{self._process.path}/{_SOCKET}"
-                if len(longest) > _SOCKET_CHARS:
-                    surplus = len(longest) - _SOCKET_CHARS
-                    raise SandboxUnavailable(
-                        f"The path of DUALTRACK_SANDBOX__WORKSPACES is {surplus} characters too long for the sockets of gVisor in it."
-                    )
-            return self._process
+        found = rung_directory(self._settings.workspaces, _DIRECTORY)
+        surplus = len(f"{found.path}/{_SOCKET}") - _SOCKET_CHARS
+        if surplus > 0:
+            raise SandboxUnavailable(
+                f"The path of DUALTRACK_SANDBOX__WORKSPACES is {surplus} characters too long for the sockets of gVisor in it."
+            )
+        return found
 
     def _ready(self) -> Setup:
         cgroups = self._groups()
@@ -165,7 +145,7 @@ class GvisorRung:
             if self._setup is None:
                 runsc, interpreter = _find_runsc(), interpreter_prefix(self._uid)
                 ids = Ids.rootless() if self._uid is None else Ids.for_root(self._uid)
-                root = directory / "root"
+                root = directory / f"root-{secrets.token_hex(4)}"  # a process may have several rungs
                 try:
                     write_root(root)
                 except OSError as error:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import signal
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,15 +14,14 @@ from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.limits import MIB
 from dualtrack.objects.process_dir import remove_in
 from dualtrack.sandbox.cgroups import CgroupSupport
-from dualtrack.sandbox.descriptors import pipe, readable
+from dualtrack.sandbox.descriptors import pipe
 from dualtrack.sandbox.gvisor_bundle import OWN_TASKS, TASKS_EACH, Ids, config, make_mount_points, system_mounts
 from dualtrack.sandbox.gvisor_processes import end_processes_below, processes_below
-from dualtrack.sandbox.rung import WORKSPACE, Counters, Enforced, LaunchSpec, Mount
+from dualtrack.sandbox.rung import Counters, Enforced, LaunchSpec, Mount
 from dualtrack.sandbox.sandbox_group import SandboxGroup
-from dualtrack.sandbox.spawner import Spawned, Spawner
+from dualtrack.sandbox.spawned import GONE_S, SpawnedSandbox, send_kill
+from dualtrack.sandbox.spawner import Spawner
 
-_GONE_S: Final = 10.0
-_SAID_BYTES: Final = 2000
 _NAME: Final = "s"  # in a directory of its own; short, since a socket's path has 107 characters at most
 _OWN_BYTES: Final = 48 * MIB
 """What gVisor's kernel and file server need themselves."""
@@ -54,12 +51,10 @@ class Setup:
         return _SET_PRIVILEGES.is_file()
 
 
-class GvisorSandbox:
+class GvisorSandbox(SpawnedSandbox):
     """`rung.Launched` by runsc. Its kernel and file server end with the runsc process that started them."""
 
     own_processes = True
-    inside: str = WORKSPACE
-    scratch: Path | None = None
 
     def __init__(self, setup: Setup, spawner: Spawner, spec: LaunchSpec, argv: Sequence[str], mounts: Sequence[Mount] = ()) -> None:
         """Start `argv` in a sandbox, in its control groups before anything of it runs.
@@ -74,27 +69,12 @@ class GvisorSandbox:
         Raises:
             SandboxFailed: it can't be started. Nothing is left then.
         """
+        super().__init__("runsc", setup.cgroups)
         self.enforced = Enforced(memory=setup.cgroups.memory is not None, processes=True)
         self._setup = setup
-        self._lock = threading.Lock()
-        self._runsc: Spawned | None = None
-        self._errors = -1
-        self._said = b""
-        self._closed = False
-        self._kept = contextlib.ExitStack()
-        self._group: SandboxGroup | None = None
         self._directory = setup.directory / secrets.token_hex(4)
-        try:
-            tasks = OWN_TASKS + TASKS_EACH * spec.limits.processes
-            self._group = SandboxGroup(setup.cgroups, spec.limits.memory_bytes + _OWN_BYTES, tasks)
-            shown = [*system_mounts(setup.interpreter), *mounts, *spec.mounts]
-            self._write_bundle(replace(spec, mounts=shown), argv)
-            self._start(spawner, spec)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, OSError):
-                raise SandboxFailed(f"The gVisor sandbox could not be started: {error}.") from error
-            raise
+        shown = [*system_mounts(setup.interpreter), *mounts, *spec.mounts]
+        self._started_by(lambda: self._start(spawner, replace(spec, mounts=shown), argv))
 
     def _write_bundle(self, spec: LaunchSpec, argv: Sequence[str]) -> None:
         setup = self._setup
@@ -102,17 +82,16 @@ class GvisorSandbox:
         self._directory.mkdir(mode=0o700)
         (self._directory / "config.json").write_bytes(config(setup.root, setup.ids, setup.interpreter, spec, argv))
 
-    def _start(self, spawner: Spawner, spec: LaunchSpec) -> None:
+    def _start(self, spawner: Spawner, spec: LaunchSpec, argv: Sequence[str]) -> None:
+        tasks = OWN_TASKS + TASKS_EACH * spec.limits.processes
+        self._group = SandboxGroup(self._setup.cgroups, spec.limits.memory_bytes + _OWN_BYTES, tasks)
+        self._write_bundle(spec, argv)
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as given:
-            stdin, self.input = pipe(given, self._kept)
-            self.output, stdout = pipe(self._kept, given)
-            self._errors, stderr = pipe(self._kept, given)
+            streams = self._pipes(given)
             gate, release = pipe(given, ours)
-            os.set_blocking(self._errors, False)
-            self._runsc = spawner.spawn(_SHELL, [*_GATED, *self._command(spec)], [stdin, stdout, stderr, gate])
-            self._kept.callback(os.close, self._runsc.pidfd)
-            if self._group is not None:
-                self._group.add(self._runsc.pid)
+            process = spawner.spawn(_SHELL, [*_GATED, *self._command(spec)], [*streams, gate])
+            self._take(process)
+            self._group.add(process.pid)
             os.write(release, b"\n")
 
     def _command(self, spec: LaunchSpec) -> list[str]:
@@ -140,62 +119,23 @@ class GvisorSandbox:
 
     def counters(self) -> Counters:
         """See `Launched.counters`. Memory includes what gVisor itself needs (some 20 MiB)."""
-        counted = self._group.counters() if self._group is not None else Counters()
-        return replace(counted, forks_refused=None)  # of the machine's tasks, which are not the sandbox's processes
-
-    def said(self) -> str:
-        """The end of what runsc has printed so far."""
-        with self._lock:
-            if not self._closed and self._errors >= 0:
-                self._read_errors()
-        return self._said.decode(errors="replace").strip()
-
-    def _read_errors(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._errors, _SAID_BYTES):
-                self._said = (self._said + data)[-_SAID_BYTES:]
-
-    def wait_ended(self, patience_s: float) -> bool:
-        """Whether it has ended by then."""
-        return self._runsc is None or readable(self._runsc.pidfd, patience_s)
-
-    def kill(self) -> None:
-        """See `Launched.kill`."""
-        with self._lock:
-            if not self._closed:
-                self._kill()
+        return replace(super().counters(), forks_refused=None)  # of the machine's tasks, which are not the sandbox's processes
 
     def _kill(self) -> None:
-        if self._runsc is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._runsc.pidfd, signal.SIGKILL)
+        if self._process is not None:
+            send_kill(self._process.pidfd)
 
-    def close(self) -> None:
-        """See `Launched.close`."""
-        with self._lock:
-            if self._closed:
-                return
-            self._kill()
-            try:
-                self._await_gone()
-            finally:
-                if self._errors >= 0:
-                    self._read_errors()
-                self._closed = True
-                self._kept.close()
-                if self._group is not None:
-                    self._group.close()
-                with contextlib.suppress(FileNotFoundError):
-                    remove_in(self._directory.parent, self._directory.name)
-
-    def _await_gone(self) -> None:
-        if not self.wait_ended(_GONE_S):
-            raise SandboxFailed(f"runsc was still there {_GONE_S:g} s after it was killed.")
-        if self._runsc is None:
+    def _await_gone(self, deadline: float) -> None:
+        if self._process is None:
             return
-        if self._setup.cgroups.parents() and self._group is not None:
+        self._await_end(self._process.pidfd, deadline, "runsc was")
+        if self._group is not None and self._group.holds:
             self._group.kill()
         else:
-            end_processes_below(self._directory, self._setup.runsc, _GONE_S)
+            end_processes_below(self._directory, self._setup.runsc, GONE_S)
             if processes_below(self._directory, self._setup.runsc):
-                raise SandboxFailed(f"Processes of gVisor were still there {_GONE_S:g} s after they were killed.")
+                raise SandboxFailed(f"Processes of gVisor were still there {GONE_S:g} s after they were killed.")
+
+    def _clean_up(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            remove_in(self._directory.parent, self._directory.name)

@@ -10,12 +10,10 @@ import platform
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from dualtrack.domain.errors import DualtrackError, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
-from dualtrack.objects.own_directory import own_directory
 from dualtrack.objects.process_dir import ProcessDirectory
 from dualtrack.sandbox.access import give_workspace, may_traverse
 from dualtrack.sandbox.bundle import TARGET, agent_argv
@@ -27,6 +25,7 @@ from dualtrack.sandbox.landlock_sandbox import LandlockSandbox, LandlockSetup
 from dualtrack.sandbox.port import Command
 from dualtrack.sandbox.programs import kept_agent, remove_drafts
 from dualtrack.sandbox.rung import AgentProgram, LaunchSpec, Mount, RungName, RungReport
+from dualtrack.sandbox.rung_directory import rung_directory
 from dualtrack.sandbox.seccomp import filter_program
 from dualtrack.sandbox.session import AgentSession
 from dualtrack.sandbox.spawner import spawner_for
@@ -132,7 +131,7 @@ class LandlockRung:
         removed: list[str] = []
         for parent in self._groups().parents():
             removed += remove_leftovers(parent)
-        swept = _scratch(self._settings.workspaces).sweep()
+        swept = rung_directory(self._settings.workspaces).sweep()
         return [*removed, *(f"directory {name}" for name in swept), *remove_drafts(self._settings.workspaces)]
 
     def _groups(self) -> CgroupSupport:
@@ -165,7 +164,7 @@ class LandlockRung:
             seccomp=filter_program(namespaces=False),
             cgroups=cgroups,
             supervisor=kept_agent(workspaces),
-            scratch=_scratch(workspaces).path,
+            scratch=rung_directory(workspaces).path,
         )
         if self._uid is not None and not may_traverse(setup.scratch, self._uid):
             raise SandboxUnavailable(
@@ -173,16 +172,6 @@ class LandlockRung:
                 "such as /var/tmp/dualtrack-workspaces."
             )
         return setup
-
-
-def _scratch(workspaces: Path) -> ProcessDirectory:
-    """This process's directory for private temporary ones. Raises `SandboxUnavailable` where it can't be made."""
-    try:
-        return own_directory(workspaces.absolute())
-    except OSError as error:
-        raise SandboxUnavailable(
-            f"The directory {workspaces} can't be used: {error}. Set DUALTRACK_SANDBOX__WORKSPACES to one that this user may write to."
-        ) from error
 
 
 def _gaps(setup: LandlockSetup) -> list[str]:

@@ -12,7 +12,6 @@ import pytest
 
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.sandbox.factory import open_rung
-from dualtrack.sandbox.gvisor import GvisorRung
 from dualtrack.sandbox.port import Command, Outcome
 from dualtrack.sandbox.rung import RungName
 from dualtrack.sandbox.sessions import SessionEgress, SessionRequest
@@ -49,8 +48,6 @@ def on_rung(name: RungName) -> Iterator[RungSessions]:
         found = RungSessions(rung, Path(root))
         yield found
         found.close()
-        if isinstance(rung, GvisorRung):
-            rung.close()
 
 
 def runner(sessions: RungSessions, one: Outlet | None) -> Run:

@@ -39,11 +39,10 @@ def engine() -> None:
 
 
 @pytest.fixture
-def marked(folder: Path) -> Iterator[tuple[DockerRung, str]]:
+def marked(folder: Path) -> tuple[DockerRung, str]:
     agent, marker = standin(folder)
     rung = DockerRung(SandboxSettings(workspaces=folder / "all"), SandboxLimits(), agent)
-    yield rung, marker
-    rung.close()
+    return rung, marker
 
 
 @pytest.fixture
@@ -180,7 +179,6 @@ def test_a_report_says_what_to_do(folder: Path, settings: dict[str, str], proble
     report = rung.probe()
     assert not report.works
     assert problem in report.problem
-    rung.close()
 
 
 def test_no_engine_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +186,6 @@ def test_no_engine_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     rung = DockerRung(SandboxSettings(workspaces=folder / "all"), SandboxLimits())
     with pytest.raises(SandboxUnavailable, match="No Docker engine answers"):
         rung.launch(LaunchSpec(folder, SandboxLimits()))
-    rung.close()
 
 
 def test_nothing_is_left_of_a_killed_executor_and_all_of_others(folder: Path) -> None:
@@ -211,10 +208,8 @@ def test_nothing_is_left_of_a_killed_executor_and_all_of_others(folder: Path) ->
             str(os.getpid()),
         }
         assert rung.sweep() == []
-        rung.close()
     for place in (workspaces, elsewhere):
         rung = DockerRung(SandboxSettings(workspaces=place), SandboxLimits(), agent)
         assert len(rung.sweep()) == 1
         assert containers(place) == set()
-        rung.close()
     assert not host_processes(marker)

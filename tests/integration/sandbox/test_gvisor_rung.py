@@ -54,7 +54,6 @@ outcome = session.run(Command(("sh", "-c", script)), limits, threading.Event())
 print(outcome.stdout, outcome.stderr, (session.workspace / "made").stat().st_uid, oct((session.workspace / "made").stat().st_mode))
 print([path.stat().st_size > 0 for path in folder.glob(".agent-*/**/__main__.py")])
 session.close()
-rung.close()
 """
 
 
@@ -68,11 +67,10 @@ def installed() -> None:
 
 
 @pytest.fixture
-def marked(folder: Path) -> Iterator[tuple[GvisorRung, str]]:
+def marked(folder: Path) -> tuple[GvisorRung, str]:
     agent, marker = standin(folder)
     rung = GvisorRung(SandboxSettings(workspaces=folder / "all"), SandboxLimits(), agent)
-    yield rung, marker
-    rung.close()
+    return rung, marker
 
 
 @pytest.fixture
@@ -246,7 +244,6 @@ def test_without_control_groups_memory_is_the_agents_to_limit(folder: Path, spec
     report = rung.probe()
     assert report.works
     assert "memory limit is per process, by address space" in "; ".join(report.gaps)
-    rung.close()
     assert not host_processes(marker)
 
 
@@ -289,7 +286,6 @@ def test_nothing_is_left_of_a_killed_executor(folder: Path) -> None:
         assert processes_below(base, RUNSC) != []  # of the living one
         assert not [path for parent in detect().parents() for path in parent.glob(f"dualtrack-*-{dead.pid}-*")]
         assert rung.sweep() == []
-        rung.close()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
