@@ -149,7 +149,7 @@ def test_a_pipe_gets_the_bytes_and_stays(tmp_path: Path, force: bool) -> None:
     reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()), daemon=True)
     reader.start()
     assert save([b"ab", b"", b"c"], link, force=force) == 3
-    reader.join(10)
+    reader.join(60)
     assert found == [b"abc"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert link.is_symlink()

@@ -21,9 +21,11 @@ from dualtrack.sandbox.pooled import AgentLink, PooledSession
 from dualtrack.sandbox.port import Command, Ended, Outcome
 from dualtrack.sandbox.rung import Counters, LaunchSpec, RungName
 from dualtrack.sandbox.sessions import EndReason, Session, SessionEgress, SessionRequest, Start
+from dualtrack.sandbox.shelves import BACKOFF_S
 from dualtrack.sandbox.slots import Slots
 from dualtrack.sandbox.templates import Templates
 from dualtrack.settings import SandboxSettings
+from dualtrack.testing.waiting import wait_until
 
 LIMITS = SandboxLimits(sessions=6)
 REQUEST = SessionRequest(LIMITS)
@@ -98,7 +100,7 @@ class PipeAgent:
         self.ready.set()
 
     def wait_ready(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + min(timeout_s, 5)
+        deadline = time.monotonic() + timeout_s
         while not self.ready.wait(0.01):
             if self.launched.killed.is_set() or time.monotonic() > deadline:
                 raise SandboxFailed("it ended before it was ready")
@@ -133,7 +135,7 @@ def open_pool(tmp_path: Path, rung: PipeRung) -> Iterator[Opened]:
             slots = Slots(stack.enter_context(ProcessDirectory(settings.workspaces)), settings.uid)
             templates = Templates(settings, lambda: "cp311-x86_64-glibc")
             connect = cast("Callable[[Any, LaunchSpec], AgentLink]", lambda launched, _: PipeAgent(launched))
-            launcher = Launcher(cast("Any", rung), connect, templates, slots, 5)
+            launcher = Launcher(cast("Any", rung), connect, templates, slots, 60)
             return stack.enter_context(SessionPool(launcher, settings, limits))
 
         yield make
@@ -141,11 +143,8 @@ def open_pool(tmp_path: Path, rung: PipeRung) -> Iterator[Opened]:
     assert not list((tmp_path / "workspaces").glob("*-*/slots/*"))
 
 
-def until(what: Callable[[], bool], seconds: float = 5) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        threading.Event().wait(0.005)
+def until(what: Callable[[], bool]) -> None:
+    wait_until(what, "what the test waits for")
 
 
 def pooled(session: Session) -> PooledSession:
@@ -189,8 +188,7 @@ def test_a_burst_is_prepared_for_up_to_the_maximum(open_pool: Opened) -> None:
     pool = open_pool(pool_min=1, pool_max=3)
     for session in [pool.claim(REQUEST) for _ in range(5)]:
         session.close()
-    until(lambda: pool.warm("default") == 3)
-    assert pool.live == 3
+    until(lambda: pool.warm("default") == pool.live == 3)
 
 
 def test_ways_out_and_other_limits_are_never_served_warm(open_pool: Opened, rung: PipeRung, tmp_path: Path) -> None:
@@ -220,11 +218,13 @@ def test_what_a_failed_launch_said_reaches_the_caller_and_refills_back_off(
     open_pool: Opened, rung: PipeRung, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rung.error = SandboxFailed("user namespaces are forbidden")
+    began = time.monotonic()
     pool = open_pool(pool_min=1)
     with pytest.raises(SandboxFailed, match="user namespaces are forbidden"):
         pool.claim(REQUEST)
     threading.Event().wait(0.4)
-    assert len(rung.launches) <= 3  # the caller's, the first refill, and at most one more
+    most = 3 + (time.monotonic() - began) / BACKOFF_S  # the caller's, the first refill, one more, and those of a machine that was busy
+    assert len(rung.launches) <= most
     assert pool.live == 0
     pool.check()
     monkeypatch.setattr("dualtrack.sandbox.pool._UNHEALTHY", 1)
@@ -262,7 +262,7 @@ def test_there_are_never_more_than_the_limit_and_a_claim_waits_for_room(open_poo
     assert not got
     assert len(rung.alive) == 2
     held.pop().close()
-    waiting.join(5)
+    waiting.join(60)
     assert len(got) == 1
     for session in (*held, *got):
         session.close()
@@ -281,8 +281,7 @@ def test_who_is_interrupted_while_it_waits_leaves_nothing(open_pool: Opened, run
     with pytest.raises(KeyboardInterrupt):
         pool.claim(REQUEST)
     rung.hold.set()
-    until(lambda: pool.live == 0)
-    assert not rung.alive
+    until(lambda: pool.live == 0 and not rung.alive)
 
 
 def test_a_claim_that_finds_no_room_says_which_limit(open_pool: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +314,7 @@ def test_eight_threads_get_each_their_own(open_pool: Opened, rung: PipeRung) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert len(seen) == len(set(seen)) == 160
     until(lambda: len(rung.alive) == pool.live)
 

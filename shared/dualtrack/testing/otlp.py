@@ -56,7 +56,7 @@ class OtlpReceiver:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(60)
 
     def take(self, body: bytes) -> None:
         request = ExportTraceServiceRequest.FromString(body)

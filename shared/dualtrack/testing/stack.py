@@ -196,7 +196,7 @@ class Stack:
     @staticmethod
     def _ready(url: str) -> bool:
         try:
-            return httpx.get(f"{url}/readyz", timeout=5, trust_env=False).status_code == 200
+            return httpx.get(f"{url}/readyz", timeout=30, trust_env=False).status_code == 200
         except httpx.TransportError:
             return False
 

@@ -47,7 +47,7 @@ class TcpProxy:
     def __exit__(self, *_: object) -> None:
         self.refuse()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     def allow(self) -> None:

@@ -87,7 +87,7 @@ class Website:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(60)
 
     def _serve(self, handler: BaseHTTPRequestHandler) -> None:
         path = handler.path if handler.path.startswith("/redirect?") else handler.path.partition("?")[0]

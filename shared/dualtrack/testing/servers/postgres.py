@@ -143,7 +143,7 @@ class Postgres(Server):
         return {"PATH": os.environ.get("PATH", ""), "HOME": str(self.folder), "LANG": "C", "TMPDIR": str(self.folder)}
 
     def _connect(self) -> psycopg.Connection:
-        return psycopg.connect(host="127.0.0.1", port=self.port, user=_USER, dbname="postgres", autocommit=True, connect_timeout=10)
+        return psycopg.connect(host="127.0.0.1", port=self.port, user=_USER, dbname="postgres", autocommit=True, connect_timeout=60)
 
     def _answers(self) -> bool:
         try:

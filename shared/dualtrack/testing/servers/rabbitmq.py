@@ -122,7 +122,7 @@ class RabbitBroker(Server):
         import amqp  # kombu's own client; imported late because tests without a broker never need it
 
         try:
-            connection = amqp.Connection(f"127.0.0.1:{self.port}", userid=USER, password=PASSWORD, connect_timeout=5, read_timeout=5)
+            connection = amqp.Connection(f"127.0.0.1:{self.port}", userid=USER, password=PASSWORD, connect_timeout=20, read_timeout=20)
             connection.connect()
             connection.close()
         except (OSError, amqp.exceptions.AMQPError):

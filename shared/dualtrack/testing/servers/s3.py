@@ -104,7 +104,7 @@ class S3Server(Server):
 
     def _answers(self) -> bool:
         try:
-            urllib.request.urlopen(self.endpoint_url, timeout=2).close()
+            urllib.request.urlopen(self.endpoint_url, timeout=10).close()
         except urllib.error.HTTPError as error:
             error.close()
             return error.code == _FORBIDDEN and self._keeps_objects()
@@ -124,7 +124,7 @@ class S3Server(Server):
             region_name=REGION,
             aws_access_key_id=ACCESS_KEY_ID,
             aws_secret_access_key=SECRET_ACCESS_KEY,
-            config=Config(connect_timeout=2, read_timeout=5, retries={"total_max_attempts": 1}),
+            config=Config(connect_timeout=10, read_timeout=20, retries={"total_max_attempts": 1}),
         )
         with contextlib.closing(client):
             try:
