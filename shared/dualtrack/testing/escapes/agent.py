@@ -99,7 +99,7 @@ AGENT: Final = (
         "agent-stop",
         "stop the program that started it, so that no end is reported",
         "for p in {1, os.getppid()}:\n  try: os.kill(p, signal.SIGSTOP)\n  except OSError: pass\nos._exit(3)",
-        lambda evidence: f"the run took {evidence.outcome.wall_s:.0f} s" if evidence.outcome.wall_s > 8 else "",
+        lambda evidence: f"the run took {evidence.outcome.wall_s:.0f} s" if evidence.outcome.wall_s > 40 else "",
         control=False,
         wall_time_s=4,
     ),

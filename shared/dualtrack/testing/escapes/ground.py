@@ -28,7 +28,7 @@ from dualtrack.testing.escapes.remains import processes_of_run
 from dualtrack.testing.rung_sessions import RungSessions
 
 _PATIENCE_S: Final = 60.0
-_HELD_S: Final = 9.0
+_HELD_S: Final = 21.0
 _KEPT: Final = 8 * 1024 * 1024
 
 

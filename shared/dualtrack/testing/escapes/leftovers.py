@@ -7,7 +7,7 @@ from typing import Final
 from dualtrack.testing.escapes.attempt import Attempt, Evidence, Kind, Proof
 from dualtrack.testing.escapes.remains import abstract_socket_exists, processes_with, segment_exists
 
-_PATIENCE_S: Final = 8.0
+_PATIENCE_S: Final = 20.0
 
 
 def _leaves(name: str, tries: str, source: str, proof: Proof) -> Attempt:
@@ -16,7 +16,7 @@ def _leaves(name: str, tries: str, source: str, proof: Proof) -> Attempt:
 
 def _process(evidence: Evidence) -> str:
     """A process of it lives on the host."""
-    found = processes_with(evidence.host.marker(evidence.attempt), within_s=2)
+    found = processes_with(evidence.host.marker(evidence.attempt), within_s=8)
     return f"process {found[0]} lives on" if found else ""
 
 
