@@ -95,6 +95,7 @@ def open_runtime(settings: Settings, service: str, doorbell: Doorbell | None = N
         allow=allow,
         policies=tuple(settings.policies.rules),
         egress=settings.egress.ceiling,
+        sealer=settings.webhooks.sealer,
         templates=settings.sandbox.known_templates,
     )
 

@@ -18,6 +18,7 @@ from dualtrack.domain.network import EgressCeiling, SecretDefinition, SecretName
 from dualtrack.domain.policy import MAX_RULES, PolicyRule
 from dualtrack.domain.templates import STANDARD
 from dualtrack.net.addresses import AllowList
+from dualtrack.webhooks.sealing import Sealer, require_key
 
 ENV_PREFIX = "DUALTRACK_"
 OTHER_VARIABLES = frozenset(
@@ -339,6 +340,29 @@ class NetSettings(_Section):
         return value
 
 
+class WebhookSettings(_Section):
+    """Webhooks. The router and the scheduler must have the same."""
+
+    secret_keys: list[SecretStr] = Field(
+        default_factory=list,
+        max_length=20,
+        description="Keys that webhooks' signing secrets are encrypted with in the database, as JSON: each the base64 (URL alphabet) of "
+        "32 random bytes; the first encrypts, all decrypt. Empty: secrets are stored in clear.",
+    )
+
+    @field_validator("secret_keys")
+    @classmethod
+    def _are_keys(cls, value: list[SecretStr]) -> list[SecretStr]:
+        for key in value:
+            require_key(key.get_secret_value())
+        return value
+
+    @property
+    def sealer(self) -> Sealer:
+        """What seals with these keys."""
+        return Sealer([key.get_secret_value() for key in self.secret_keys])
+
+
 class EgressSettings(_Section):
     """What sandboxes may reach over the network (docs/network.md): by default nothing. Router, planner and executor must have the same."""
 
@@ -415,6 +439,7 @@ class Settings(BaseSettings):
     telemetry: TelemetrySettings = TelemetrySettings()
     router: RouterSettings = RouterSettings()
     net: NetSettings = NetSettings()
+    webhooks: WebhookSettings = WebhookSettings()
     egress: EgressSettings = EgressSettings()
     tools: ToolSettings = ToolSettings()
     policies: PolicySettings = PolicySettings()

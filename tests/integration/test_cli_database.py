@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.fernet import Fernet
 from pydantic import SecretStr
 from typer.testing import CliRunner, Result
 
 from cli.main import app
 from cli.outcome import Exit
-from dualtrack.db import budgets, jobs, migrate, tenants
+from dualtrack.db import budgets, jobs, migrate, tenants, webhooks
 from dualtrack.db.engine import Database
 from dualtrack.domain.job import JobSpec
 from dualtrack.domain.usage import Usage
 from dualtrack.settings import DatabaseSettings
+from dualtrack.webhooks.signature import new_secret
 
 Run = Callable[..., Result]
 
@@ -74,6 +76,28 @@ def test_keys_need_a_migrated_database(run: Run) -> None:
     result = run("keys", "create", "laptop")
     assert (result.exit_code, result.stdout) == (Exit.UNREACHABLE, "")
     assert "dualtrack migrate" in result.stderr
+
+
+def test_secrets_are_sealed_by_command_and_the_doctor_tells_until_then(
+    run: Run, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("migrate")
+    assert run("seal-secrets").exit_code == Exit.USAGE
+    with database.transaction() as tx:
+        tenant = tenants.ensure_tenant(tx)
+        webhooks.add(tx, webhook_id="wh_1", tenant_id=tenant, url="https://x.example/", events=(), secret=new_secret())
+    told = run("doctor", "--no-objects")
+    assert told.exit_code == 0  # a note: it is the operator's choice
+    assert "wh_1: its signing secret lies in the database in clear" in told.stdout
+    first, second = (Fernet.generate_key().decode() for _ in range(2))
+    monkeypatch.setenv("DUALTRACK_WEBHOOKS__SECRET_KEYS", json.dumps([first]))
+    assert run("seal-secrets").stdout == "1 secrets encrypted with the first key, 0 were already.\n"
+    assert "in clear" not in run("doctor", "--no-objects").stdout
+    monkeypatch.setenv("DUALTRACK_WEBHOOKS__SECRET_KEYS", json.dumps([second]))
+    lost = run("seal-secrets", "--json")
+    assert (lost.exit_code, json.loads(lost.stdout)["unreadable"]) == (Exit.JOB_FAILED, ["wh_1"])
+    monkeypatch.setenv("DUALTRACK_WEBHOOKS__SECRET_KEYS", json.dumps([second, first]))
+    assert json.loads(run("seal-secrets", "--json").stdout) == {"object": "resealing", "sealed": 1, "current": 0, "unreadable": []}
 
 
 def test_the_doctor_tells_what_holds_and_what_does_not(run: Run, database: Database) -> None:

@@ -72,6 +72,18 @@ def test_models_in_the_example_are_valid_settings(monkeypatch: pytest.MonkeyPatc
         assert Settings().models
 
 
+def test_only_who_signs_gets_the_keys_of_secrets_and_a_new_file_has_one(
+    compose: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holders = {name for name, service in compose["services"].items() if "DUALTRACK_WEBHOOKS__SECRET_KEYS" in service.get("environment", {})}
+    assert holders == {"router", "scheduler", "cli"}
+    made = tmp_path / ".env"
+    subprocess.run([ROOT / "scripts" / "make-env", made], check=True, capture_output=True, timeout=60)
+    (line,) = [line for line in made.read_text(encoding="utf-8").splitlines() if line.startswith("WEBHOOK_SECRET_KEYS=")]
+    monkeypatch.setenv("DUALTRACK_WEBHOOKS__SECRET_KEYS", line.partition("=")[2])
+    assert Settings().webhooks.sealer.seals
+
+
 def test_the_example_configuration_file_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "infra" / "docker" / "dualtrack.yaml").read_text(encoding="utf-8")
     shown = "\n".join(line[2:] for line in text.splitlines() if line.startswith("# ") and re.match(r"# ( *[\w-]+:)", line))

@@ -35,6 +35,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("DUALTRACK_LIMITS__LEASE_S", "inf", "DUALTRACK_LIMITS__LEASE_S"),
         ("DUALTRACK_TELEMETRY__OTLP_ENDPOINT", "foo", "DUALTRACK_TELEMETRY__OTLP_ENDPOINT"),
         ("DUALTRACK_OBJECTS__DRIVER", "floppy", "DUALTRACK_OBJECTS"),
+        ("DUALTRACK_WEBHOOKS__SECRET_KEYS", '["hunter2"]', "DUALTRACK_WEBHOOKS__SECRET_KEYS: Value error, every key must be the base64"),
     ],
 )
 def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str) -> None:

@@ -1,14 +1,15 @@
-"""Commands for the operator: `keys …` and `migrate` work on the database itself, `version` on nothing."""
+"""Commands for the operator: `keys …`, `migrate` and `seal-secrets` work on the database itself, `version` on nothing."""
 
 from __future__ import annotations
 
 import platform
+from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
 
 from cli import backend, budgets
-from cli.outcome import UsageProblem
+from cli.outcome import Exit, UsageProblem
 from cli.session import Session, command
 from cli.session import version as installed_version
 
@@ -26,6 +27,7 @@ def register(app: typer.Typer) -> None:
     command(group, "revoke")(revoke_key)
     app.add_typer(group, name="keys")
     command(app, "migrate")(migrate)
+    command(app, "seal-secrets")(seal_secrets)
     command(app, "version")(version)
 
 
@@ -83,6 +85,28 @@ def migrate(session: Session) -> None:
         session.out.document({"object": "migration", "revision": revision})
     else:
         session.out.text(f"The database is at revision {revision}.")
+
+
+def seal_secrets(session: Session) -> int:
+    """Encrypt all webhooks' signing secrets in the database with the first of DUALTRACK_WEBHOOKS__SECRET_KEYS; safe to run again, and
+    while the platform is at work. Exit status 1 where a secret is under a key that is not there.
+    """
+    sealer = backend.settings(session).webhooks.sealer
+    if not sealer.seals:
+        raise UsageProblem("There is no key to encrypt with: set DUALTRACK_WEBHOOKS__SECRET_KEYS (docs/webhooks.md).")
+    with backend.database(session) as database:
+        from dualtrack.db.migrate import require_current
+        from dualtrack.webhooks.resealing import reseal
+
+        require_current(database)
+        found = reseal(database, sealer)
+    if session.as_json:
+        session.out.document({"object": "resealing", **asdict(found)})
+    else:
+        session.out.text(f"{found.sealed:,} secrets encrypted with the first key, {found.current:,} were already.")
+        for row_id in found.unreadable:
+            session.out.say(f"{row_id}: its secret is under a key that is not there; put that key back, or rotate the secret.", "red")
+    return Exit.JOB_FAILED if found.unreadable else Exit.OK
 
 
 def version(session: Session) -> None:

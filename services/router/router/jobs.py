@@ -85,7 +85,7 @@ def submit(
     if job.spec.webhook is not None:
         with runtime.database.transaction() as tx:
             webhook = webhooks.of_job(tx, job.id, caller.tenant_id)
-        secret = webhook.secret if webhook else None
+        secret = runtime.sealer.open(webhook.secret) if webhook else None
     return answered(runtime.database, job, webhook_secret=secret)
 
 

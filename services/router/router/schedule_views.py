@@ -77,11 +77,11 @@ class ScheduleView(BaseModel):
     created_at: datetime
 
     @classmethod
-    def of(cls, schedule: Schedule, *, show_secret: bool = False) -> ScheduleView:
-        """The view of a schedule."""
+    def of(cls, schedule: Schedule, *, secret: str | None = None) -> ScheduleView:
+        """The view of a schedule; `secret`: its webhook's in clear, where it is to be shown."""
         job = schedule.spec
-        if job.webhook is not None and not show_secret:
-            job = job.model_copy(update={"webhook": job.webhook.model_copy(update={"secret": None})})
+        if job.webhook is not None:
+            job = job.model_copy(update={"webhook": job.webhook.model_copy(update={"secret": secret})})
         return cls(
             id=schedule.id,
             name=schedule.name,

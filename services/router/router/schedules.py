@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import AwareDatetime
@@ -15,6 +15,7 @@ from dualtrack.domain.ids import is_id, new_id
 from dualtrack.domain.job import JobSpec
 from dualtrack.domain.schedule import Schedule
 from dualtrack.engine import intake
+from dualtrack.engine.runtime import Runtime
 from dualtrack.engine.schedules import run_now
 from dualtrack.webhooks.signature import new_secret
 from router.auth import CallerDep
@@ -54,7 +55,7 @@ def add(spec: ScheduleSpec, caller: CallerDep, services: ServicesDep, response: 
             raise Conflict(f"There are {runtime.limits.schedules} schedules already, the most there may be (limits.schedules): remove one.")
         schedule_id = new_id("sched")
         values = spec.model_dump(mode="json", exclude={"job"})
-        more = {"id": schedule_id, "tenant_id": caller.tenant_id, "key_id": caller.key_id, "spec": job.model_dump(mode="json")}
+        more = {"id": schedule_id, "tenant_id": caller.tenant_id, "key_id": caller.key_id, "spec": _stored(runtime, job)}
         next_at = None if spec.paused else cron.next_after(spec.cron, spec.timezone, clock.now(tx))
         schedules.add(tx, values | more | {"next_at": next_at})
         return schedule_id
@@ -65,7 +66,7 @@ def add(spec: ScheduleSpec, caller: CallerDep, services: ServicesDep, response: 
     if not new:
         response.status_code = 200
     response.headers["Location"] = f"/v1/schedules/{schedule.id}"
-    return ScheduleView.of(schedule, show_secret=True)
+    return ScheduleView.of(schedule, secret=_secret(runtime, schedule))
 
 
 @router.get("/v1/schedules", summary="List schedules", responses=documented(), dependencies=[KNOWN_QUERY])
@@ -94,7 +95,7 @@ def change(schedule_id: ScheduleId, wanted: ScheduleChange, caller: CallerDep, s
     require_clean(wanted.model_dump())
     values = wanted.model_dump(mode="json", exclude={"job"}, exclude_none=True)
     if wanted.job is not None:
-        values["spec"] = _checked(services, wanted.job, caller.tenant_id).model_dump(mode="json")
+        values["spec"] = _stored(services.runtime, _checked(services, wanted.job, caller.tenant_id))
     with services.runtime.database.transaction() as tx:
         schedule = _get(tx, schedule_id, caller.tenant_id, lock=True)
         if values.keys() & {"cron", "timezone", "paused"}:
@@ -103,7 +104,8 @@ def change(schedule_id: ScheduleId, wanted: ScheduleChange, caller: CallerDep, s
             values["next_at"] = None if paused else cron.next_after(expression, zone, clock.now(tx))
         if values:
             schedules.change(tx, schedule.id, values)
-        return ScheduleView.of(_get(tx, schedule_id, caller.tenant_id), show_secret=wanted.job is not None)
+        schedule = _get(tx, schedule_id, caller.tenant_id)
+    return ScheduleView.of(schedule, secret=None if wanted.job is None else _secret(services.runtime, schedule))
 
 
 @router.delete("/v1/schedules/{schedule_id}", summary="Remove a schedule", responses=documented(404))
@@ -161,6 +163,18 @@ def _checked(services: RouterServices, job: JobSpec, tenant_id: str) -> JobSpec:
     if job.webhook is None or job.webhook.secret is not None:
         return job
     return job.model_copy(update={"webhook": job.webhook.model_copy(update={"secret": new_secret()})})
+
+
+def _stored(runtime: Runtime, job: JobSpec) -> dict[str, Any]:
+    """The specification as the schedule keeps it."""
+    record = job.model_dump(mode="json")
+    if job.webhook is not None and job.webhook.secret is not None:
+        record["webhook"]["secret"] = runtime.sealer.seal(job.webhook.secret)
+    return record
+
+
+def _secret(runtime: Runtime, schedule: Schedule) -> str | None:
+    return None if schedule.secret is None else runtime.sealer.open(schedule.secret)
 
 
 def _get(tx: Transaction, schedule_id: str, tenant_id: str, *, lock: bool = False) -> Schedule:

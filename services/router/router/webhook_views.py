@@ -70,15 +70,15 @@ class WebhookView(BaseModel):
     created_at: datetime
 
     @classmethod
-    def of(cls, webhook: Webhook, *, show_secret: bool = False) -> WebhookView:
-        """The view of a webhook."""
+    def of(cls, webhook: Webhook, *, secret: str | None = None) -> WebhookView:
+        """The view of a webhook; `secret` in clear, where it is to be shown."""
         return cls(
             id=webhook.id,
             job_id=webhook.job_id,
             url=webhook.url,
             events=list(webhook.events),
             description=webhook.description,
-            secret=webhook.secret if show_secret else None,
+            secret=secret,
             disabled=webhook.disabled_at is not None,
             disabled_reason=webhook.disabled_reason,
             previous_secret_until=webhook.previous_until,

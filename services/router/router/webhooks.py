@@ -57,7 +57,7 @@ def add(spec: WebhookSpec, caller: CallerDep, services: ServicesDep, response: R
             url=spec.url,
             events=spec.events,
             description=spec.description,
-            secret=spec.secret or new_secret(),
+            secret=runtime.sealer.seal(spec.secret or new_secret()),
         )
         return webhook_id
 
@@ -67,7 +67,7 @@ def add(spec: WebhookSpec, caller: CallerDep, services: ServicesDep, response: R
     if not new:
         response.status_code = 200
     response.headers["Location"] = f"/v1/webhooks/{webhook.id}"
-    return WebhookView.of(webhook, show_secret=True)
+    return WebhookView.of(webhook, secret=runtime.sealer.open(webhook.secret))
 
 
 @router.get("/v1/webhooks", summary="List webhooks", responses=documented(404), dependencies=[KNOWN_QUERY])
@@ -143,11 +143,12 @@ def rotate(
 
         def act() -> str:
             webhook = webhooks.get(tx, known, tenant_id=caller.tenant_id, lock=True)
-            webhooks.rotate(tx, webhook, secret, services.runtime.limits.webhook_rotation_s)
+            webhooks.rotate(tx, webhook, services.runtime.sealer.seal(secret), services.runtime.limits.webhook_rotation_s)
             return known
 
         idempotency.once(tx, once, act)
-        return WebhookView.of(webhooks.get(tx, known, tenant_id=caller.tenant_id), show_secret=True)
+        webhook = webhooks.get(tx, known, tenant_id=caller.tenant_id)
+    return WebhookView.of(webhook, secret=services.runtime.sealer.open(webhook.secret))
 
 
 @router.get("/v1/webhooks/{webhook_id}/deliveries", summary="List deliveries", responses=documented(404), dependencies=[KNOWN_QUERY])

@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Row, delete, exists, func, insert, select, update
+from sqlalchemy import Row, Text, cast, delete, exists, func, insert, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from dualtrack.db.engine import Transaction
 from dualtrack.db.hook_tables import schedule_runs, schedules
@@ -18,7 +19,7 @@ from dualtrack.domain.schedule import CatchUp, Overlap, RunOutcome, Schedule, Sc
 
 
 def add(tx: Transaction, values: Mapping[str, Any]) -> None:
-    """Insert a schedule: a mapping of its columns, `spec` as JSON."""
+    """Insert a schedule: a mapping of its columns, `spec` as JSON, its webhook's secret in it as it is to be stored."""
     tx.connection.execute(insert(schedules).values(dict(values)))
 
 
@@ -152,13 +153,30 @@ def run_of_job(tx: Transaction, job_id: str, schedule_id: str) -> ScheduleRun:
     return _run_of(row)
 
 
+def secrets(tx: Transaction, after: str, limit: int) -> dict[str, dict[str, str]]:
+    """Secrets as stored of the first `limit` schedules after an id that have one, their rows locked."""
+    secret = schedules.c.spec["webhook"]["secret"].as_string()
+    statement = select(schedules.c.id, secret.label("secret")).where(schedules.c.id > after, secret.is_not(None))
+    rows = tx.connection.execute(statement.order_by(schedules.c.id).limit(limit).with_for_update())
+    return {row.id: {"secret": row.secret} for row in rows}
+
+
+def keep_secret(tx: Transaction, schedule_id: str, values: Mapping[str, Any]) -> None:
+    """Store `secret` anew for a schedule that has one."""
+    place, secret = cast(["webhook", "secret"], ARRAY(Text())), func.to_jsonb(cast(values["secret"], Text()))
+    change(tx, schedule_id, {"spec": func.jsonb_set(schedules.c.spec, place, secret)})
+
+
 def _schedule_of(row: Row[Any]) -> Schedule:
+    webhook = row.spec.get("webhook")
+    secret = webhook.get("secret") if isinstance(webhook, dict) else None
+    record = row.spec if secret is None else {**row.spec, "webhook": {**webhook, "secret": None}}
     try:
-        spec = JobSpec.model_validate(row.spec, extra="ignore")  # a newer release may have written more fields
+        spec = JobSpec.model_validate(record, extra="ignore")  # a newer release may have written more fields
     except ValidationError as error:
         raise RecordUnreadable(f"Schedule {row.id} can't be read by this release: {error.errors()[0]['msg']}.") from error
-    values = {name: getattr(row, name) for name in Schedule.__dataclass_fields__ if name != "spec"}
-    return Schedule(**(values | {"spec": spec, "overlap": Overlap(row.overlap), "catch_up": CatchUp(row.catch_up)}))
+    values = {name: getattr(row, name) for name in Schedule.__dataclass_fields__ if name not in {"spec", "secret"}}
+    return Schedule(**(values | {"spec": spec, "secret": secret, "overlap": Overlap(row.overlap), "catch_up": CatchUp(row.catch_up)}))
 
 
 def _run_of(row: Row[Any]) -> ScheduleRun:

@@ -26,7 +26,7 @@ def add(
     description: str = "",
     job_id: str | None = None,
 ) -> None:
-    """Insert an endpoint."""
+    """Insert an endpoint; `secret` as it is to be stored."""
     tx.connection.execute(
         insert(webhooks).values(
             id=webhook_id,
@@ -95,9 +95,17 @@ def change(tx: Transaction, webhook_id: str, values: Mapping[str, Any]) -> None:
 
 
 def rotate(tx: Transaction, webhook: Webhook, secret: str, overlap_s: float) -> None:
-    """Sign with a new secret, and with the old one too for `overlap_s` seconds."""
+    """Sign with a new secret (as it is to be stored), and with the old one too for `overlap_s` seconds."""
     until = func.now() + timedelta(seconds=overlap_s)
     change(tx, webhook.id, {"secret": secret, "previous_secret": webhook.secret, "previous_until": until})
+
+
+def secrets(tx: Transaction, after: str, limit: int) -> dict[str, dict[str, str]]:
+    """Secrets as stored, by column, of the first `limit` endpoints after an id, their rows locked."""
+    columns = ("secret", "previous_secret")
+    statement = select(webhooks.c.id, *(webhooks.c[name] for name in columns)).where(webhooks.c.id > after)
+    rows = tx.connection.execute(statement.order_by(webhooks.c.id).limit(limit).with_for_update())
+    return {row.id: {name: getattr(row, name) for name in columns if getattr(row, name) is not None} for row in rows}
 
 
 def disable(tx: Transaction, webhook_id: str, reason: str) -> None:

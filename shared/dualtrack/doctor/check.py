@@ -29,6 +29,7 @@ class Subject(StrEnum):
     APPROVALS = "approvals"
     MESSAGES = "messages"
     DELIVERIES = "deliveries"
+    WEBHOOKS = "webhooks"
     OBJECTS = "objects"
 
 

@@ -31,6 +31,7 @@ _JOB_COLUMN: Final = {
     Subject.APPROVALS: "job_id",
     Subject.MESSAGES: "job_id",
     Subject.DELIVERIES: "job_id",
+    Subject.WEBHOOKS: "job_id",
 }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from dualtrack.doctor.check import Check, Subject
+from dualtrack.doctor.check import Check, Severity, Subject
+from dualtrack.webhooks.sealing import MARK
 
 CHECKS: Final = (
     Check(
@@ -29,5 +30,21 @@ CHECKS: Final = (
             WHERE e.seq IS NULL OR (d.status = 'pending') <> (d.due_at IS NOT NULL)
         """,
         advice="Somebody is told what did not happen, or never: report it with the job's events.",
+    ),
+    Check(
+        name="webhooks.sealed",
+        subject=Subject.WEBHOOKS,
+        promise="the signing secrets of webhooks and schedules are encrypted",
+        sql=f"""
+            SELECT w.job_id, w.id AS subject, 'its signing secret lies in the database in clear' AS detail
+            FROM webhooks w WHERE NOT starts_with(w.secret, '{MARK}')
+                OR (w.previous_until > now() AND NOT starts_with(w.previous_secret, '{MARK}'))
+            UNION ALL
+            SELECT NULL, s.id, 'the signing secret of its webhook lies in the database in clear'
+            FROM schedules s WHERE NOT starts_with(s.spec->'webhook'->>'secret', '{MARK}')
+        """,
+        advice="Whoever reads the database or a backup can sign in the platform's name: set DUALTRACK_WEBHOOKS__SECRET_KEYS for router and "
+        "scheduler, then `dualtrack seal-secrets` (docs/webhooks.md).",
+        severity=Severity.NOTICE,
     ),
 )

@@ -51,7 +51,9 @@ class Schedule:
     cron: str
     timezone: str
     spec: JobSpec
-    """With its webhook's secret, which nobody is shown."""
+    """Without its webhook's secret."""
+    secret: str | None
+    """That of its webhook, as stored: sealed, where the operator set keys (`dualtrack.webhooks.sealing`)."""
     overlap: Overlap
     catch_up: CatchUp
     paused: bool

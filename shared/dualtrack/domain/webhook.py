@@ -98,8 +98,9 @@ class Webhook:
     events: tuple[NoticeType, ...]
     description: str
     secret: str
+    """As stored: sealed, where the operator set keys (`dualtrack.webhooks.sealing`)."""
     previous_secret: str | None
-    """Signs beside the secret until `previous_until`."""
+    """Signs beside the secret until `previous_until`; as stored too."""
     previous_until: datetime | None
     disabled_at: datetime | None
     disabled_reason: str | None

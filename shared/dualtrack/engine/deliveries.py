@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from dualtrack.domain.errors import DualtrackError, NotFound
 from dualtrack.domain.webhook import Delivery, DeliveryStatus, Webhook, pause
 from dualtrack.engine.runtime import Runtime
 from dualtrack.faults import Fault, point
+from dualtrack.webhooks.sealing import SecretUnreadable
 from dualtrack.webhooks.sender import GONE, Outcome, send
 
 _LOG: Final = logging.getLogger(__name__)
@@ -76,11 +78,20 @@ class Deliverer:
 
     def _attempt(self, delivery: Delivery, webhook: Webhook, at: datetime) -> Outcome:
         try:
-            return send(delivery, webhook, self._runtime.limits, self._runtime.allow, now=at)
+            return send(delivery, self._opened(webhook, at), self._runtime.limits, self._runtime.allow, now=at)
+        except SecretUnreadable as error:
+            return Outcome(delivered=False, status=None, error=error.message, answer="", latency_s=0)
         except Exception as error:  # noqa: BLE001 - a fault of ours fails like any other attempt, or this one would be tried for ever
             _LOG.exception("delivery %s", delivery.id, extra={"job_id": delivery.job_id})
             text = f"{type(error).__name__} in the scheduler; see its log."
             return Outcome(delivered=False, status=None, error=text, answer="", latency_s=0)
+
+    def _opened(self, webhook: Webhook, at: datetime) -> Webhook:
+        """With the secrets that sign at this moment."""
+        sealer, previous = self._runtime.sealer, webhook.previous_secret
+        if previous is not None:
+            previous = sealer.open(previous) if webhook.previous_until is not None and webhook.previous_until > at else None
+        return replace(webhook, secret=sealer.open(webhook.secret), previous_secret=previous)
 
     def _record(self, delivery: Delivery, webhook: Webhook, outcome: Outcome, at: datetime) -> None:
         limits = self._runtime.limits

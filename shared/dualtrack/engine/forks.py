@@ -119,7 +119,7 @@ def _create(
     last = _last_step(tx, source, step)
     told = webhooks.of_job(tx, source.id, source.tenant_id)
     if prepared.webhook is not None and told is not None:  # its receiver knows the secret already
-        prepared = replace(prepared, webhook=prepared.webhook.model_copy(update={"secret": told.secret}))
+        prepared = replace(prepared, webhook=prepared.webhook.model_copy(update={"secret": runtime.sealer.open(told.secret)}))
     job = intake.create(tx, runtime, prepared, key_id=key_id)
     through, summary = _summary(tx, source, step)
     values = {

@@ -165,7 +165,7 @@ def create(
             job_id=job_id,
             url=prepared.webhook.url,
             events=prepared.webhook.events,
-            secret=prepared.webhook.secret or new_secret(),
+            secret=runtime.sealer.seal(prepared.webhook.secret or new_secret()),
         )
     inputs = [{"path": item.path, "size": item.size, "sha256": item.sha256} for item in prepared.inputs]
     data = prepared.spec.model_dump(mode="json") | {"inputs": inputs} | dict(source or {})

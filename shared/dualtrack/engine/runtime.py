@@ -15,6 +15,7 @@ from dualtrack.net.addresses import AllowList
 from dualtrack.objects.port import ObjectStore
 from dualtrack.queues.port import Doorbell
 from dualtrack.tools.registry import Registry
+from dualtrack.webhooks.sealing import Sealer
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Runtime:
     """The operator's, before those of any agent's profile."""
     egress: EgressCeiling = field(default_factory=EgressCeiling)
     """What the operator lets sandboxes reach."""
+    sealer: Sealer = field(default_factory=Sealer)
+    """Webhooks' secrets on their way to and from the database."""
     templates: frozenset[str] | None = None
     """Names of all that sandboxes can be made of; None: not known here."""
 

@@ -11,7 +11,7 @@ from dualtrack.db.engine import Transaction
 from dualtrack.db.idempotency import RequestKey, once
 from dualtrack.domain import cron
 from dualtrack.domain.errors import DualtrackError
-from dualtrack.domain.job import Job
+from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.schedule import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
 from dualtrack.engine import doorbells, intake
@@ -53,7 +53,7 @@ def run_now(runtime: Runtime, schedule: Schedule, request: RequestKey | None) ->
     Raises:
         As `intake.prepare`; IdempotencyMismatch.
     """
-    prepared = intake.prepare(runtime, tenant_id=schedule.tenant_id, spec=schedule.spec)
+    prepared = intake.prepare(runtime, tenant_id=schedule.tenant_id, spec=_spec(runtime, schedule))
     with runtime.database.transaction() as tx:
 
         def start() -> str:
@@ -85,7 +85,7 @@ def _tick(runtime: Runtime, schedule_id: str) -> bool:
     prepared, failure = (None, gone) if skip else _prepare(runtime, seen)
     with runtime.database.transaction() as tx:
         schedule = schedules.claim(tx, schedule_id)
-        if schedule is None or schedule.next_at != seen.next_at or schedule.spec != seen.spec:
+        if schedule is None or schedule.next_at != seen.next_at or _changed(schedule, seen):
             return False  # another scheduler was faster, or somebody changed it
         outcome, job_id, message = RunOutcome.SKIPPED if skip else RunOutcome.FAILED, None, failure
         if prepared is not None:
@@ -118,7 +118,7 @@ def _start_queued(runtime: Runtime, schedule_id: str) -> bool:
     with runtime.database.transaction() as tx:
         schedule = schedules.claim(tx, schedule_id)
         tick = schedules.next_queued(tx, schedule_id)
-        if schedule is None or tick is None or schedule.spec != seen.spec or schedules.live_jobs(tx, schedule_id, clock.now(tx), most=1):
+        if schedule is None or tick is None or _changed(schedule, seen) or schedules.live_jobs(tx, schedule_id, clock.now(tx), most=1):
             return False
         if prepared is None:
             schedules.settle(tx, schedule_id, tick, RunOutcome.FAILED, job_id=None, message=failure)
@@ -131,11 +131,23 @@ def _start_queued(runtime: Runtime, schedule_id: str) -> bool:
 def _prepare(runtime: Runtime, schedule: Schedule) -> tuple[Prepared | None, str | None]:
     """The schedule's job, or why there can be none. What may pass by itself is raised: the next tick tries again."""
     try:
-        return intake.prepare(runtime, tenant_id=schedule.tenant_id, spec=schedule.spec), None
+        return intake.prepare(runtime, tenant_id=schedule.tenant_id, spec=_spec(runtime, schedule)), None
     except DualtrackError as error:
         if error.retryable:
             raise
         return None, error.message
+
+
+def _changed(now: Schedule, seen: Schedule) -> bool:
+    return (now.spec, now.secret) != (seen.spec, seen.secret)
+
+
+def _spec(runtime: Runtime, schedule: Schedule) -> JobSpec:
+    """What it submits, with its webhook's secret. Raises `SecretUnreadable`."""
+    spec = schedule.spec
+    if spec.webhook is None or schedule.secret is None:
+        return spec
+    return spec.model_copy(update={"webhook": spec.webhook.model_copy(update={"secret": runtime.sealer.open(schedule.secret)})})
 
 
 def _create(tx: Transaction, runtime: Runtime, schedule: Schedule, prepared: Prepared, tick: datetime) -> Job:

@@ -41,7 +41,8 @@ class Outcome:
 def send(delivery: Delivery, webhook: Webhook, limits: PlatformLimits, allow: AllowList, *, now: datetime) -> Outcome:
     """Post a delivery to its endpoint, which may take up to `limits.webhook_timeout_s`. Never raises for what the receiver does.
 
-    `now` is signed, and receivers refuse what is minutes off: it comes from the database, whatever this machine's clock says.
+    The webhook has its secrets in clear. `now` is signed, and receivers refuse what is minutes off: it comes from the database, whatever
+    this machine's clock says.
     """
     old = webhook.previous_secret if webhook.previous_until is not None and webhook.previous_until > now else None
     body = delivery.body.encode()

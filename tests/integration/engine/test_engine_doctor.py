@@ -171,6 +171,11 @@ TOLD = [
     ("webhooks.told", "DELETE FROM deliveries WHERE job_id = :job"),
     ("deliveries.true", "UPDATE deliveries SET due_at = NULL WHERE job_id = :job"),
     ("deliveries.true", "UPDATE deliveries SET type = 'job.failed' WHERE job_id = :job"),
+    ("webhooks.sealed", "UPDATE webhooks SET secret = 'whsec_x' WHERE job_id = :job"),
+    (
+        "webhooks.sealed",
+        "UPDATE webhooks SET previous_secret = 'whsec_x', previous_until = now() + interval '1 hour' WHERE job_id = :job",
+    ),
 ]
 
 
@@ -181,7 +186,7 @@ def told(make: Make, database: Database) -> Job:
     job = stepper.submit()
     endpoint = {"id": "wh_1", "tenant_id": job.tenant_id, "job_id": job.id, "url": "https://example.org", "events": ["job.succeeded"]}
     with database.transaction() as tx:
-        tx.connection.execute(insert(webhooks).values(endpoint | {"secret": "whsec_x"}))
+        tx.connection.execute(insert(webhooks).values(endpoint | {"secret": "sealed:x"}))
     return stepper.run(job)
 
 

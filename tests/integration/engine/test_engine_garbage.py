@@ -188,4 +188,4 @@ def test_old_deliveries_of_a_tenants_webhook_go_and_those_of_a_jobs_own_stay(mak
     with database.transaction() as tx:
         left = tx.connection.execute(select(deliveries.c.job_id)).scalars().all()
     assert sorted(left) == sorted([old.id, waiting.id, waiting.id, new.id, new.id])
-    assert all(finding.holds for finding in examination.examine(database))
+    assert [finding.name for finding in examination.examine(database) if not finding.holds] == ["webhooks.sealed"]  # there is no key here

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from sqlalchemy import select
 
 from dualtrack.db import clock as database_clock
-from dualtrack.db import jobs, schedules
+from dualtrack.db import jobs, schedules, webhooks
 from dualtrack.db.idempotency import RequestKey
 from dualtrack.db.tables import jobs as jobs_table
 from dualtrack.domain.errors import StorageUnavailable
@@ -21,7 +23,11 @@ from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.schedule import RunOutcome, Schedule, ScheduleRun
 from dualtrack.engine import intake
 from dualtrack.engine import schedules as engine
+from dualtrack.net.addresses import AllowList
 from dualtrack.testing.stepper import Stepper
+from dualtrack.webhooks.resealing import reseal
+from dualtrack.webhooks.sealing import MARK, Sealer
+from dualtrack.webhooks.signature import new_secret
 
 from .conftest import Make, cancel, finish
 
@@ -84,6 +90,34 @@ class Clockwork:
 @pytest.fixture
 def clock(make: Make) -> Clockwork:
     return Clockwork(make([finish()]))
+
+
+def test_a_schedules_secret_is_opened_for_its_jobs_and_an_unreadable_one_is_its_own_failure(make: Make) -> None:
+    key, secret = Fernet.generate_key().decode(), new_secret()
+    clockwork = Clockwork(make([finish()]))
+    hook = {"url": "https://192.0.2.1/", "secret": secret, "events": ["job.failed"]}
+    schedule = clockwork.add(spec={"webhook": hook})
+    assert (schedule.secret, schedule.spec.webhook and schedule.spec.webhook.secret) == (secret, None)
+    allowed = replace(clockwork.runtime, allow=AllowList.parse(["192.0.2.0/24"]), sealer=Sealer([key]))
+    assert reseal(allowed.database, allowed.sealer).sealed == 1
+    schedule = clockwork.get(schedule.id)
+    assert schedule.secret is not None
+    assert schedule.secret.startswith(MARK)
+    clockwork.due(schedule)
+    engine.run_due(allowed)
+    (run,) = clockwork.runs(schedule)
+    assert run.job_id is not None
+    with allowed.database.transaction() as tx:
+        told = webhooks.of_job(tx, run.job_id, schedule.tenant_id)
+        jobs.end(tx, run.job_id, JobStatus.CANCELLED, reason=None, message=None, answer=None)
+    assert told is not None
+    assert told.secret.startswith(MARK)
+    assert allowed.sealer.open(told.secret) == secret
+    clockwork.due(schedule)
+    engine.run_due(replace(allowed, sealer=Sealer()))
+    failed = clockwork.runs(schedule)[-1]
+    assert failed.outcome is RunOutcome.FAILED
+    assert "DUALTRACK_WEBHOOKS__SECRET_KEYS" in str(failed.message)
 
 
 def test_a_time_that_comes_gives_a_job_and_the_next_time(clock: Clockwork) -> None:

@@ -12,8 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from sqlalchemy import func, text, update
 from standardwebhooks.webhooks import Webhook as OfficialWebhook
+from standardwebhooks.webhooks import WebhookVerificationError
 
 from dualtrack.db import deliveries, events, jobs, tenants, webhooks
 from dualtrack.db.hook_tables import deliveries as deliveries_table
@@ -30,6 +32,8 @@ from dualtrack.engine.runtime import Runtime
 from dualtrack.net.addresses import AllowList
 from dualtrack.testing.receiver import Received, Receiver
 from dualtrack.testing.stepper import Stepper
+from dualtrack.webhooks.resealing import reseal
+from dualtrack.webhooks.sealing import Sealer
 from dualtrack.webhooks.signature import new_secret
 
 from .conftest import Make, cancel, finish, python
@@ -308,6 +312,41 @@ def test_both_secrets_sign_for_a_while_after_a_rotation(hooks: Hooks) -> None:
     hooks.ended()
     hooks.send_all()
     assert hooks.receiver.requests[1].headers["webhook-signature"].count("v1,") == 1
+
+
+def test_sealed_secrets_sign_and_lie_nowhere_in_clear(hooks: Hooks) -> None:
+    old_key, key = Fernet.generate_key().decode(), Fernet.generate_key().decode()
+    plain = hooks.endpoint()  # from before there were keys
+    hooks.runtime = replace(hooks.runtime, sealer=Sealer([old_key]))
+    secret = new_secret()
+    hooks.ended(webhook={"url": hooks.receiver.url, "secret": secret, "events": ["job.cancelled"]})
+    hooks.deliverer = Deliverer(hooks.runtime)
+    assert hooks.send_all() == 2
+    signed_by = {text for text in (plain.secret, secret) for received in hooks.receiver.requests if _signs(received, text)}
+    assert signed_by == {plain.secret, secret}
+
+    sealer = Sealer([key, old_key])
+    first, again = reseal(hooks.runtime.database, sealer), reseal(hooks.runtime.database, sealer)
+    assert (first.sealed, first.current, first.unreadable) == (2, 0, [])
+    assert (again.sealed, again.current, again.unreadable) == (0, 2, [])
+    assert Sealer([key]).open(hooks.webhook(plain).secret) == plain.secret
+    blind = Deliverer(replace(hooks.runtime, sealer=Sealer()))
+    hooks.ended()
+    assert blind.send_next()
+    blind.close()
+    (_, delivery) = hooks.log(plain)
+    assert (delivery.status, len(hooks.receiver.requests)) == (DeliveryStatus.PENDING, 2)  # nothing was sent unsigned
+    assert "DUALTRACK_WEBHOOKS__SECRET_KEYS" in delivery.log[0]["error"]
+    lost = reseal(hooks.runtime.database, Sealer([Fernet.generate_key().decode()]))
+    assert (lost.sealed, len(lost.unreadable)) == (0, 2)
+
+
+def _signs(received: Received, secret: str) -> bool:
+    try:
+        OfficialWebhook(secret).verify(received.body, received.headers)
+    except WebhookVerificationError:
+        return False
+    return True
 
 
 def test_a_sender_that_died_between_sending_and_recording_is_taken_over_and_refused_later(hooks: Hooks) -> None:

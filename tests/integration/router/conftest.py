@@ -26,6 +26,7 @@ from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.testing.servers import Postgres
 from dualtrack.tools.registry import Registry
+from dualtrack.webhooks.sealing import Sealer
 from router.app import create_app
 from router.server import ApiServer
 from router.services import RouterServices
@@ -83,10 +84,15 @@ MakeApi = Callable[..., contextlib.AbstractContextManager[Api]]
 
 @contextlib.contextmanager
 def serve(
-    database: Database, store: ObjectStore, gateway: ModelGateway, limits: PlatformLimits, templates: frozenset[str] | None = None
+    database: Database,
+    store: ObjectStore,
+    gateway: ModelGateway,
+    limits: PlatformLimits,
+    templates: frozenset[str] | None = None,
+    sealer: Sealer | None = None,
 ) -> Iterator[Api]:
     doorbell = RecordingDoorbell()
-    runtime = Runtime(database=database, doorbell=doorbell, store=store, registry=Registry(), limits=limits, templates=templates)
+    runtime = Runtime(database, doorbell, store, Registry(), limits, templates=templates, sealer=sealer or Sealer())
     services = RouterServices(runtime, gateway, RouterSettings(port=0))
     server = ApiServer(create_app(services), services.settings)
     thread = threading.Thread(target=server.run, name="api")
@@ -120,9 +126,11 @@ def make_api(router_database: Database) -> MakeApi:
         store: ObjectStore | None = None,
         gateway: ModelGateway | None = None,
         templates: frozenset[str] | None = None,
+        sealer: Sealer | None = None,
         **limits: Any,
     ) -> contextlib.AbstractContextManager[Api]:
-        return serve(database or router_database, store or MemoryStore(), gateway or ScriptedModel(), PlatformLimits(**limits), templates)
+        ceilings = PlatformLimits(**limits)
+        return serve(database or router_database, store or MemoryStore(), gateway or ScriptedModel(), ceilings, templates, sealer)
 
     return make
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import httpx
 import pytest
+from cryptography.fernet import Fernet
 
-from dualtrack.db import deliveries
+from dualtrack.db import deliveries, jobs, schedules, webhooks
 from dualtrack.domain.ids import new_id
+from dualtrack.webhooks.sealing import MARK, Sealer
 
 from .conftest import Api, MakeApi
 
@@ -41,6 +43,36 @@ def test_the_secret_is_shown_once(client: httpx.Client) -> None:
     assert shown == made | {"secret": None}
     assert client.get("/v1/webhooks").json()["data"] == [shown]
     assert add(client, secret=SECRET).json()["secret"] == SECRET
+
+
+def test_with_keys_secrets_are_shown_as_ever_and_stored_sealed(make_api: MakeApi) -> None:
+    sealer = Sealer([Fernet.generate_key().decode()])
+    spec = {"instructions": "x", "webhook": {"url": URL, "secret": SECRET}}
+    with make_api(sealer=sealer) as api, api.client(api.new_key()[1]) as client:
+        made, again = (add(client, {"idempotency-key": "one"}).json() for _ in range(2))
+        assert made == again
+        assert client.post(f"/v1/webhooks/{made['id']}/rotate", json={"secret": SECRET}).json()["secret"] == SECRET
+        job = client.post("/v1/jobs", json=spec).json()
+        assert job["webhook"]["secret"] == SECRET
+        schedule = client.post("/v1/schedules", json={"cron": "0 0 1 1 *", "job": spec}).json()
+        assert schedule["job"]["webhook"]["secret"] == SECRET
+        path = f"/v1/schedules/{schedule['id']}"
+        assert client.patch(path, json={"job": spec}).json()["job"]["webhook"]["secret"] == SECRET
+        assert client.get(path).json()["job"]["webhook"]["secret"] is None
+        client.post(f"/v1/jobs/{job['id']}/cancel")
+        forked = client.post(f"/v1/jobs/{job['id']}/fork", json={"step": 0}).json()
+        with api.database.transaction() as tx:
+            tenant = jobs.get(tx, job["id"]).tenant_id
+            hooks = [webhooks.get(tx, made["id"]), *(webhooks.of_job(tx, each["id"], tenant) for each in (job, forked))]
+            kept = schedules.secrets(tx, "", 100)[schedule["id"]]["secret"]
+        stored = [text for hook in hooks if hook for text in (hook.secret, hook.previous_secret) if text] + [kept]
+        assert [sealer.open(text) for text in stored] == [SECRET, made["secret"], SECRET, SECRET, SECRET]
+        assert all(text.startswith(MARK) for text in stored)
+        with make_api() as keyless, keyless.client(client.headers["authorization"].removeprefix("Bearer ")) as other:
+            assert [row["secret"] for row in other.get("/v1/webhooks").json()["data"]] == [None]
+            assert other.get("/v1/schedules").json()["data"][0]["id"] == schedule["id"]
+            anew = other.post(f"/v1/webhooks/{made['id']}/rotate").json()
+            assert anew["secret"].startswith("whsec_")  # a lost key is got over by rotating
 
 
 def test_adding_can_be_repeated(client: httpx.Client) -> None:
