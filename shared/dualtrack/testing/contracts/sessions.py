@@ -6,7 +6,6 @@ Commands: `SessionContract`. Python: `SessionPythonContract`. Limits and the cer
 from __future__ import annotations
 
 import contextlib
-import gc
 import secrets
 import threading
 import time
@@ -19,9 +18,9 @@ from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.limits import KIB, MIB, SandboxLimits
 from dualtrack.sandbox.port import Command, Ended, Outcome
 from dualtrack.sandbox.sessions import Channel, EndReason, PythonCell, Session, SessionRequest, Sessions, Sink
-from dualtrack.testing.contracts.sandbox import host_processes, open_descriptors
+from dualtrack.testing.contracts.sandbox import host_processes, leaves_no_descriptors
 from dualtrack.testing.sandbox import sandbox_workspace
-from dualtrack.testing.waiting import PATIENCE_S, comes_true, wait_until
+from dualtrack.testing.waiting import PATIENCE_S, wait_until
 
 LIMITS = SandboxLimits(wall_time_s=30, cpu_time_s=20, memory_bytes=512 * MIB, processes=64, output_bytes=64 * KIB)
 
@@ -297,13 +296,14 @@ class SessionContract(Asking):
 
     def test_no_descriptors_are_left(self, sessions: Sessions) -> None:
         sessions.claim(SessionRequest(LIMITS)).close()
-        gc.collect()
-        before = open_descriptors()
-        for _ in range(3):
-            session = sessions.claim(SessionRequest(LIMITS))
-            runner(session)("sh", "-c", "sleep 100 & true")
-            session.close()
-        assert comes_true(lambda: open_descriptors() <= before)  # the other side of a connection may be in this process, too
+
+        def use() -> None:
+            for _ in range(3):
+                session = sessions.claim(SessionRequest(LIMITS))
+                runner(session)("sh", "-c", "sleep 100 & true")
+                session.close()
+
+        assert leaves_no_descriptors(use)
 
 
 class SessionPythonContract(Asking):
