@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dualtrack.domain.errors import Cancelled, SandboxFailed
 from dualtrack.domain.limits import MIB, SandboxLimits
 from dualtrack.objects.trees import WorkspaceTooLarge
 from dualtrack.sandbox.port import Command
 from dualtrack.sandbox.rung import LaunchSpec
 from dualtrack.sandbox.session import AgentSession
+from dualtrack.sandbox.sessions import EndReason
 from dualtrack.testing.bare_rung import BareRung
 
 LIMITS = SandboxLimits(wall_time_s=60, disk_bytes=8 * MIB, disk_files=500)
@@ -104,6 +108,50 @@ def test_the_host_goes_back_to_an_earlier_state(session: AgentSession) -> None:
     run(session, "rm kept; rmdir dir; echo file > dir; mkdir kept; mkdir -p deep/er; echo x > deep/er/x; chmod 000 deep; mkfifo fifo")
     session.push()
     assert run(session, "ls -A; cat kept; ls dir") == "dir\nkept\nkept"
+
+
+class After(threading.Event):
+    """Set once it has been looked at so often."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self._left = looks
+
+    def is_set(self) -> bool:
+        self._left -= 1
+        return self._left < 0
+
+
+def test_a_cancel_ends_the_sending_of_many_files(session: AgentSession) -> None:
+    here = session.workspace
+    for number in range(300):
+        (here / f"{number:03}").write_text("x")
+    with pytest.raises(Cancelled):
+        session.push(After(450))  # looked at for all of them, and sent some
+    assert session.ended is EndReason.CANCELLED
+    with pytest.raises(SandboxFailed, match="over"):
+        session.push()
+
+
+def test_a_cancel_ends_the_fetching_of_many_files(session: AgentSession) -> None:
+    run(session, "n=0; while [ $n -lt 300 ]; do echo $n > f$n; n=$((n + 1)); done")
+    with pytest.raises(Cancelled):
+        session.pull(After(303))  # looked at for each, and fetched a few batches at most
+    assert len(list(session.workspace.iterdir())) < 300
+    assert session.ended is EndReason.CANCELLED
+
+
+def test_a_cancel_is_seen_while_the_agent_says_nothing(session: AgentSession) -> None:
+    agent = int(run(session, "echo $PPID"))
+    cancel = threading.Event()
+    os.kill(agent, signal.SIGSTOP)
+    timer = threading.Timer(0.2, cancel.set)
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(Cancelled):
+        session.pull(cancel)
+    assert time.monotonic() - started < 2
+    timer.join()
 
 
 def test_a_hostile_workspace_stays_inside(session: AgentSession, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ class PipeAgent:
     def run(self, *_: object) -> Outcome:
         return DONE
 
-    def push(self) -> None:
+    def push(self, cancel: threading.Event | None = None) -> None:
         """As where files are shared."""
 
     def close(self, reason: EndReason = EndReason.DONE) -> None:

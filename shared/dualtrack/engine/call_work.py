@@ -147,7 +147,7 @@ class CallWork:
         """The job's workspace after a call that may have changed it, and its result with what the agent has to know of that."""
         workspace = job.workspace
         try:
-            with place.standing_still() as directory:
+            with place.standing_still(lease.cancel) as directory:
                 snapshot = store.snapshot(directory, job.workspace, cancel=lease.cancel)
             workspace = snapshot.digest
             point(Fault.EXECUTOR_SNAPSHOT, job.id)

@@ -155,7 +155,7 @@ class Place:
     ) -> Outcome:
         """Run a command in the job's session, which is claimed, with a way out, where there is none. See `Session.run`."""
         with self._lock:
-            outcome = self._claimed(request, way_out).run(command, limits, cancel, sink)
+            outcome = self._claimed(request, cancel, way_out).run(command, limits, cancel, sink)
             return self._seen(outcome)
 
     def python(
@@ -169,19 +169,19 @@ class Place:
     ) -> Outcome:
         """The same for Python source. See `Session.python`."""
         with self._lock:
-            outcome = self._claimed(request, way_out).python(cell, limits, cancel, sink)
+            outcome = self._claimed(request, cancel, way_out).python(cell, limits, cancel, sink)
             self._stateful |= cell.persistent
             return self._seen(outcome)
 
     @contextlib.contextmanager
-    def standing_still(self) -> Iterator[Path]:
-        """The directory with the job's files; nothing changes it as long as the block lasts."""
+    def standing_still(self, cancel: threading.Event | None = None) -> Iterator[Path]:
+        """The directory with the job's files; nothing changes it as long as the block lasts. Raises `Cancelled` once `cancel` is set."""
         with self._lock, contextlib.ExitStack() as stack:
             session = self._session
             if session is not None:
                 try:
                     stack.enter_context(session.quiet())
-                    session.pull()
+                    session.pull(cancel)
                 except SandboxFailed as error:
                     _LOG.warning("a sandbox did not stand still and was ended: %s", error)
                     self.end(EndReason.BROKEN, "it did not answer any more", during_call=True)
@@ -252,7 +252,7 @@ class Place:
         finally:
             self._lock.release()
 
-    def _claimed(self, request: SessionRequest, way_out: WayOut) -> Session:
+    def _claimed(self, request: SessionRequest, cancel: threading.Event, way_out: WayOut) -> Session:
         self.used_at = time.monotonic()
         if self._session is not None and self._session.ended is None:
             return self._session
@@ -262,8 +262,7 @@ class Place:
         try:
             session = self._sessions.claim(request if outlet is None else replace(request, egress=outlet.session))
             try:
-                session.adopt(self._directory.path)
-                session.push()
+                session.adopt(self._directory.path, cancel)
             except BaseException:
                 session.close(EndReason.BROKEN, keep=self._directory.path)
                 raise

@@ -19,6 +19,7 @@ from typing import Final
 from dualtrack.domain.errors import InvalidPath
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.domain.paths import workspace_path
+from dualtrack.objects.cancelling import Check
 from dualtrack.objects.nofollow import DIRECTORY_FLAGS, change_mode, opened
 from dualtrack.objects.trees import MAX_TARGET_BYTES, WorkspaceTooLarge, parent_of, regular_file, remove, scan
 from dualtrack.sandbox.inside import protocol
@@ -31,6 +32,8 @@ _REMOVALS: Final = 500
 """Paths in one request: however long they are, it stays within its limit."""
 _NUMBERS: Final = 2**63
 _QUIET_S: Final = 30.0
+_LOOK_S: Final = 0.2
+"""Between two looks at whether to go on, while the agent says nothing."""
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -46,13 +49,16 @@ class Entry:
 
 
 class Mirror:
-    """Both ways. The caller has the wire to itself, and nothing inside runs meanwhile."""
+    """Both ways. The caller has the wire to itself, and nothing inside runs meanwhile. Raises `Cancelled` once `check` does, in the middle
+    of the conversation.
+    """
 
-    def __init__(self, wire: AgentWire, next_channel: Callable[[], int], workspace: Path, limits: SandboxLimits) -> None:
+    def __init__(self, wire: AgentWire, next_channel: Callable[[], int], workspace: Path, limits: SandboxLimits, check: Check) -> None:
         self._wire = wire
         self._next_channel = next_channel
         self._workspace = workspace
         self._limits = limits
+        self._check = check
         self._answered: set[int] = set()
         self._strays: list[str] = []
         """What is inside and no workspace can hold."""
@@ -71,6 +77,7 @@ class Mirror:
                 waiting.append(self._next_channel())
                 self._wire.send(protocol.control(protocol.REMOVE, waiting[-1], paths=gone[at : at + _REMOVALS]))
             for path, entry in here.items():
+                self._check()
                 if _differ(entry, there.get(path)):
                     channel = self._next_channel()
                     self._wire.send(_put(channel, path, entry))
@@ -92,10 +99,11 @@ class Mirror:
             gone = _tops(path for path, entry in here.items() if path not in there or there[path].kind != entry.kind)
             for path in gone:
                 with parent_of(root, path) as (parent, name):
-                    remove(parent, name)
+                    remove(parent, name, self._check)
             here = _without(here, gone)
             wanted: deque[tuple[str, Entry]] = deque()
             for path, entry in sorted(there.items()):
+                self._check()
                 if not _differ(entry, here.get(path)):
                     continue
                 if entry.kind == FILE:
@@ -114,7 +122,7 @@ class Mirror:
                 self._fetch(root, [wanted.popleft() for _ in range(min(_WINDOW, len(wanted)))])
 
     def _here(self, root: int) -> dict[str, Entry]:
-        tree = scan(root, max_entries=self._limits.disk_files, max_bytes=self._limits.disk_bytes)
+        tree = scan(root, max_entries=self._limits.disk_files, max_bytes=self._limits.disk_bytes, check=self._check)
         kinds = {stat.S_IFREG: FILE, stat.S_IFDIR: DIRECTORY, stat.S_IFLNK: LINK}
         return {
             path: _entry(
@@ -183,7 +191,8 @@ class Mirror:
             while data := os.read(descriptor, protocol.MAX_PAYLOAD):
                 self._wire.send(protocol.frame(protocol.DATA, channel, data))
                 while self._wire.backlog > _WINDOW * protocol.MAX_PAYLOAD:
-                    self._note(self._wire.turn(_QUIET_S))
+                    self._check()
+                    self._note(self._wire.turn(_LOOK_S))
         self._wire.send(protocol.frame(protocol.DATA_END, channel))
 
     def _settle(self, waiting: deque[int], most: int) -> None:
@@ -209,7 +218,8 @@ class Mirror:
     def _next_frames(self) -> list[Frame]:
         deadline = time.monotonic() + _QUIET_S
         while (left := deadline - time.monotonic()) > 0:
-            if frames := self._wire.turn(left):
+            self._check()
+            if frames := self._wire.turn(min(left, _LOOK_S)):
                 return frames
         raise AgentLost(f"the agent did not answer within {_QUIET_S:g} s")
 

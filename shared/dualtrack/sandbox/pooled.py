@@ -34,6 +34,14 @@ class AgentLink(Session, Protocol):
         """Whether the agent answers in time; else the session is over."""
         ...
 
+    def push(self, cancel: threading.Event | None = None) -> None:
+        """Bring `/workspace` inside to the state of `workspace` after the host changed it; nothing to do where they are one.
+
+        Raises:
+            Cancelled: `cancel` was set before it was done; the session is over.
+        """
+        ...
+
 
 class PooledSession:
     """`Session` that gives its slot back: closing it ends every process, moves the files out or removes them, and tells the pool."""
@@ -95,18 +103,14 @@ class PooledSession:
         """See `Session.quiet`."""
         return self.agent.quiet()
 
-    def adopt(self, directory: Path) -> None:
+    def adopt(self, directory: Path, cancel: threading.Event | None = None) -> None:
         """See `Session.adopt`."""
         self.slot.adopt(directory)
-        self.agent.push()
+        self.agent.push(cancel)
 
-    def push(self) -> None:
-        """See `Session.push`."""
-        self.agent.push()
-
-    def pull(self) -> None:
+    def pull(self, cancel: threading.Event | None = None) -> None:
         """See `Session.pull`."""
-        self.agent.pull()
+        self.agent.pull(cancel)
 
     def close(self, reason: EndReason = EndReason.DONE, *, keep: Path | None = None) -> None:
         """See `Session.close`.

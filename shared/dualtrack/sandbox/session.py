@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from dualtrack.domain.errors import SandboxFailed, SandboxUnavailable
+from dualtrack.domain.errors import Cancelled, SandboxFailed, SandboxUnavailable
 from dualtrack.domain.limits import SandboxLimits
+from dualtrack.objects.cancelling import check_of
 from dualtrack.objects.trees import WorkspaceTooLarge
 from dualtrack.sandbox.access import give_workspace
 from dualtrack.sandbox.disk import DiskWatch
@@ -218,7 +219,7 @@ class AgentSession:
             self._wire.send(protocol.frame(kind, channel))
             self._wire.answer(channel, frozenset({answer}), timeout_s)
 
-    def adopt(self, directory: Path) -> None:
+    def adopt(self, directory: Path, cancel: threading.Event | None = None) -> None:
         """See `Session.adopt`. As root, all in `directory` is given to the workspace's owner first: the sandbox's user.
 
         Raises:
@@ -228,31 +229,33 @@ class AgentSession:
         if os.geteuid() == 0 and owner != 0:
             give_workspace(directory, owner)
         move_entries(directory, self.workspace)
-        self.push()
+        self.push(cancel)
 
-    def push(self) -> None:
-        """See `Session.push`.
+    def push(self, cancel: threading.Event | None = None) -> None:
+        """See `AgentLink.push`.
 
         Raises:
             SandboxFailed: it can't be read here or written inside; the session is over.
+            Cancelled: so is it then.
         """
         if not self._shares_files:
-            self._mirror(Mirror.push)
+            self._mirror(Mirror.push, cancel)
 
-    def pull(self) -> None:
+    def pull(self, cancel: threading.Event | None = None) -> None:
         """See `Session.pull`.
 
         Raises:
             SandboxFailed: it can't be read inside or written here; the session is over.
+            Cancelled: so is it then.
             WorkspaceTooLarge: there is more inside than a workspace may hold.
         """
         if not self._shares_files and self._spec.writable:
-            self._mirror(Mirror.pull)
+            self._mirror(Mirror.pull, cancel)
 
-    def _mirror(self, move: Callable[[Mirror], None]) -> None:
+    def _mirror(self, move: Callable[[Mirror], None], cancel: threading.Event | None) -> None:
         with self._talking():
             try:
-                move(Mirror(self._wire, self._next_channel, self.workspace, self._spec.limits))
+                move(Mirror(self._wire, self._next_channel, self.workspace, self._spec.limits, check_of(cancel)))
             except OSError as error:
                 raise SandboxFailed(f"The workspace could not be mirrored: {error}.") from error
 
@@ -298,6 +301,9 @@ class AgentSession:
                 self._end(EndReason.BROKEN)
                 raise SandboxFailed(f"The sandbox broke off ({self._ended}): {error}. {self._launched.said()}".strip()) from error
             except WorkspaceTooLarge:
+                raise
+            except Cancelled:
+                self._end(EndReason.CANCELLED)
                 raise
             except BaseException:
                 self._end(EndReason.BROKEN)  # in the middle of a conversation, nobody could go on with it

@@ -125,16 +125,20 @@ class Session(Protocol):
         """While it lasts no process inside runs (SIGSTOP), so that `workspace` stands still and can be saved."""
         ...
 
-    def adopt(self, directory: Path) -> None:
-        """Move everything in a host directory (same file system) into `/workspace`. Before the first command only."""
+    def adopt(self, directory: Path, cancel: threading.Event | None = None) -> None:
+        """Move everything in a host directory (same file system) into `/workspace`. Before the first command only.
+
+        Raises:
+            Cancelled: `cancel` was set before all of it was inside, where that takes time; the session is over.
+        """
         ...
 
-    def push(self) -> None:
-        """Bring `/workspace` inside to the state of `workspace` after the host changed it; nothing to do where they are one."""
-        ...
+    def pull(self, cancel: threading.Event | None = None) -> None:
+        """Bring `workspace` to the state of `/workspace` inside; nothing to do where they are one. Call within `quiet`.
 
-    def pull(self) -> None:
-        """Bring `workspace` to the state of `/workspace` inside; nothing to do where they are one. Call within `quiet`."""
+        Raises:
+            Cancelled: `cancel` was set before it was done; the session is over.
+        """
         ...
 
     def close(self, reason: EndReason = EndReason.DONE, *, keep: Path | None = None) -> None:

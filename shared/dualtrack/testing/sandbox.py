@@ -142,13 +142,10 @@ class FakeSession:
     def overrun(self) -> str:
         return self.exceeds
 
-    def adopt(self, directory: Path) -> None:
+    def adopt(self, directory: Path, cancel: threading.Event | None = None) -> None:
         move_entries(directory, self.workspace)
 
-    def push(self) -> None:
-        pass
-
-    def pull(self) -> None:
+    def pull(self, cancel: threading.Event | None = None) -> None:
         pass
 
     def close(self, reason: EndReason = EndReason.DONE, *, keep: Path | None = None) -> None:

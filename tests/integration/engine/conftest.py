@@ -93,14 +93,11 @@ class CountedSession:
     def quiet(self) -> AbstractContextManager[None]:
         return self.inner.quiet()
 
-    def adopt(self, directory: Path) -> None:
-        self.inner.adopt(directory)
+    def adopt(self, directory: Path, cancel: threading.Event | None = None) -> None:
+        self.inner.adopt(directory, cancel)
 
-    def push(self) -> None:
-        self.inner.push()
-
-    def pull(self) -> None:
-        self.inner.pull()
+    def pull(self, cancel: threading.Event | None = None) -> None:
+        self.inner.pull(cancel)
 
     def close(self, reason: EndReason = EndReason.DONE, *, keep: Path | None = None) -> None:
         self.inner.close(reason, keep=keep)
