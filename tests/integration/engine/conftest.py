@@ -121,9 +121,9 @@ def database(postgres: Any, template_database: str) -> Iterator[Database]:
     postgres.drop_database(url)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def sessions() -> Iterator[Sessions]:
-    """One pool for all tests of the engine: sandboxes are started while others are at work."""
+    """One pool for all tests of the engine: sandboxes are started while others are at work. It ends with them, for others count theirs."""
     with tempfile.TemporaryDirectory(prefix="dualtrack-test-", dir="/var/tmp") as directory:
         Path(directory).chmod(0o711)
         with open_sandboxes(SandboxSettings(workspaces=Path(directory) / "workspaces"), PlatformLimits().sandbox) as opened:

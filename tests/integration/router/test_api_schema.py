@@ -45,6 +45,7 @@ def real(api: Api) -> dict[str, str]:
     return {"job_id": job_id, "file_id": file_id, "model_id": "fast", "webhook_id": webhook_id, "schedule_id": schedule["id"], "key": key}
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_every_answer_is_declared_and_none_is_a_500(api: Api, real: dict[str, str], mode: GenerationMode) -> None:
     headers = {"Authorization": f"Bearer {real['key']}"}
