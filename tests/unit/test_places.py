@@ -12,7 +12,8 @@ import pytest
 from dualtrack.db.steps import LatestChange
 from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.limits import PlatformLimits, SandboxLimits
-from dualtrack.engine.places import Place, Places
+from dualtrack.engine.place import Place
+from dualtrack.engine.places import Places
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.objects.workspace import WorkspaceStore
 from dualtrack.sandbox.port import Command, Ended, Outcome
@@ -54,7 +55,7 @@ class Desk:
         """One changing call from `digest`, which writes `files` into the workspace; the workspace after it."""
         recorded = None if latest is None else LatestChange(latest, kept_state)
         with self.places.lease("job_1", shared=False) as place:
-            place.prepare(self.store, digest, lambda: recorded)
+            place.prepare(self.store, digest, lambda: recorded, cancel=threading.Event())
             place.begin()
             self.run(place, cell)
             with place.standing_still() as directory:
@@ -68,7 +69,7 @@ class Desk:
 
     def read(self, digest: str | None) -> None:
         with self.places.lease("job_1", shared=True) as place:
-            place.prepare(self.store, digest)
+            place.prepare(self.store, digest, cancel=threading.Event())
             self.run(place, None)
 
     @staticmethod
@@ -143,7 +144,7 @@ def test_a_call_that_broke_off_leaves_no_session(desk: Desk) -> None:
 def test_a_call_whose_snapshot_failed_is_undone(desk: Desk) -> None:
     first = desk.call(None, None, "call_1")
     with desk.places.lease("job_1", shared=False) as place:
-        place.prepare(desk.store, first, lambda: LatestChange("call_1"))
+        place.prepare(desk.store, first, lambda: LatestChange("call_1"), cancel=threading.Event())
         place.begin()
         desk.run(place, None)
     desk.read(first)
@@ -223,7 +224,7 @@ def test_a_session_that_goes_beyond_a_limit_between_calls_is_ended(desk: Desk) -
 
 def test_a_session_at_work_is_not_ended_by_a_sweep(tmp_path: Path) -> None:
     with _desk(tmp_path, LIMITS.model_copy(update={"idle_s": 0.001})) as desk, desk.places.lease("job_1", shared=False) as place:
-        place.prepare(desk.store, None, lambda: None)
+        place.prepare(desk.store, None, lambda: None, cancel=threading.Event())
         desk.run(place, None)
         time.sleep(0.01)
         desk.ended.add("job_1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -12,9 +13,10 @@ import pytest
 
 from dualtrack.domain.errors import Cancelled
 from dualtrack.domain.limits import PlatformLimits
-from dualtrack.engine.places import Place
+from dualtrack.engine.place import Place
 from dualtrack.objects import workspace
 from dualtrack.objects.blobs import BlobStore
+from dualtrack.objects.cancelling import GRACE_S, interruptible
 from dualtrack.objects.file_digests import FileDigests
 from dualtrack.objects.parallel import PARALLEL
 from dualtrack.objects.port import ObjectInfo
@@ -106,7 +108,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize(("files", "size"), [(300, LARGE), (8_000, SMALL)], ids=["alone", "packed"])
+@pytest.mark.parametrize(("files", "size"), [(300, LARGE), (2_000, 4 * SMALL)], ids=["alone", "packed"])
 def test_a_snapshot_stops_between_two_requests(
     store: WorkspaceStore, memory: CancellingStore, work: Path, tmp_path: Path, files: int, size: int
 ) -> None:
@@ -150,7 +152,7 @@ def test_a_large_file_is_given_up_in_the_middle(memory: CancellingStore, tmp_pat
     assert (stage == "hashing") == (asked < 20), "looked at for every piece"
 
 
-@pytest.mark.parametrize(("files", "size", "kind"), [(300, LARGE, "stream"), (8_000, SMALL, "part")], ids=["alone", "packed"])
+@pytest.mark.parametrize(("files", "size", "kind"), [(300, LARGE, "stream"), (2_000, 4 * SMALL, "part")], ids=["alone", "packed"])
 def test_a_restore_stops_between_two_requests_and_the_next_one_makes_it_right(
     store: WorkspaceStore,
     memory: CancellingStore,
@@ -208,6 +210,64 @@ def test_nobody_goes_on_with_a_half_restored_place(store: WorkspaceStore, memory
             place.prepare(store, digest, cancel=memory.cancel)
         assert directory.size == 100 * (LARGE // 8 * 8), "what may be there counts"
         assert len(contents(directory.path)) < 100
-        place.prepare(store, digest)
+        place.prepare(store, digest, cancel=threading.Event())
         assert contents(directory.path) == contents(work)
         place.end(EndReason.DONE)
+
+
+class HangingStore(MemoryStore):
+    """Answers nothing from its n-th request on, until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = 10**9
+        self.hangs = threading.Event()
+        self.released = threading.Event()
+        self.answered = threading.Semaphore(0)
+
+    def _called(self, method: str, key: str | None = None) -> None:
+        super()._called(method, key)
+        self.left -= 1
+        if self.left <= 0:
+            self.hangs.set()
+            self.released.wait(30)
+            self.answered.release()
+
+
+@pytest.mark.parametrize("size", [LARGE, SMALL])
+def test_a_store_that_does_not_answer_holds_up_no_cancel(tmp_path: Path, work: Path, digests: Callable[[], None], size: int) -> None:
+    hanging, cancel = HangingStore(), threading.Event()
+    store = WorkspaceStore(hanging, "ten_1", PlatformLimits())
+    fill(work, 40, size)
+    digest = store.snapshot(work, None).digest
+    digests()
+    other = tmp_path / "other"
+    other.mkdir()
+    hanging.left = 1
+
+    def cancel_then() -> None:
+        hanging.hangs.wait(30)
+        cancel.set()
+
+    threading.Thread(target=cancel_then).start()
+    started = time.monotonic()
+    with pytest.raises(Cancelled):
+        interruptible(lambda: store.restore(digest, other, cancel=cancel), cancel)
+    assert time.monotonic() - started < GRACE_S + 5
+    hanging.released.set()
+    assert hanging.answered.acquire(timeout=30)
+    for thread in threading.enumerate():
+        if thread.name.startswith("workspace"):
+            thread.join(30)
+    assert list(other.iterdir()) == [], "what was left to end by itself writes nothing any more"
+
+
+def test_work_that_is_not_cancelled_gives_what_it_gives() -> None:
+    never_set = threading.Event()
+    assert interruptible(lambda: 42, never_set) == 42
+
+    def fails() -> None:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        interruptible(fails, never_set)

@@ -24,11 +24,12 @@ from dualtrack.domain.tool import CHECK_TOOL, Effect, Observation
 from dualtrack.engine import ledger, observations
 from dualtrack.engine.call_output import CallOutput, OutputEvents
 from dualtrack.engine.leases import Lease
-from dualtrack.engine.places import Place, Places, WayOut
+from dualtrack.engine.place import Place, WayOut
+from dualtrack.engine.places import Places
 from dualtrack.engine.runtime import Runtime
 from dualtrack.faults import Fault, point
 from dualtrack.objects.blobs import BlobStore
-from dualtrack.objects.cancelling import Check, check_of
+from dualtrack.objects.cancelling import Check, check_of, interruptible
 from dualtrack.objects.workspace import FileEntry, WorkspaceStore, WorkspaceTooLarge
 from dualtrack.sandbox.outcome import size_text
 from dualtrack.sandbox.port import Command, Outcome
@@ -48,9 +49,9 @@ class Done:
 
     result: ToolResult
     workspace: str | None
-    artifacts: tuple[tuple[ArtifactRequest, FileEntry], ...]
-    observation_key: str | None
-    wall_s: float
+    artifacts: tuple[tuple[ArtifactRequest, FileEntry], ...] = ()
+    observation_key: str | None = None
+    wall_s: float = 0.0
     egress: tuple[EgressRequest, ...] = ()
     """What its sandbox asked of the network."""
 
@@ -116,15 +117,10 @@ class CallWork:
                 check()
                 if changes:
                     workspace, result = self._saved(store, job, call, lease, place, result)
-                beyond = self._beyond(job, call, output, check)
+                done = interruptible(partial(self._kept, store, job, call, output, check, workspace, result), lease.cancel)
             except Cancelled:
-                return Done(result, job.workspace, (), None, time.monotonic() - started, place.asked())
-            asked = place.asked()
-        result, kept = self._artifacts(store, workspace, result)
-        for request, entry in beyond:
-            result = _with_lines(result, f"[{request.description}: {request.name}, {size_text(entry.size)}]")
-        result, key = self._stored(job, call, result)
-        return Done(result, workspace, (*kept, *beyond), key, time.monotonic() - started, asked)
+                done = Done(result, job.workspace)
+            return replace(done, wall_s=time.monotonic() - started, egress=place.asked())
 
     def _ran(self, call: Call, context: ToolContext, place: Place) -> ToolResult:
         """What the call's tool gives."""
@@ -148,7 +144,7 @@ class CallWork:
         workspace = job.workspace
         try:
             with place.standing_still(lease.cancel) as directory:
-                snapshot = store.snapshot(directory, job.workspace, cancel=lease.cancel)
+                snapshot = interruptible(partial(store.snapshot, directory, job.workspace, cancel=lease.cancel), lease.cancel)
             workspace = snapshot.digest
             point(Fault.EXECUTOR_SNAPSHOT, job.id)
             place.done(snapshot, call.id)
@@ -181,6 +177,24 @@ class CallWork:
     def _latest(self, job_id: str) -> LatestChange | None:
         with self._runtime.database.transaction() as tx:
             return steps.latest_change(tx, job_id)
+
+    def _kept(
+        self,
+        store: WorkspaceStore,
+        job: Job,
+        call: Call,
+        output: CallOutput,
+        check: Check,
+        workspace: str | None,
+        result: ToolResult,
+    ) -> Done:
+        """What there is to record, all that is kept of it outside of the database stored."""
+        beyond = self._beyond(job, call, output, check)
+        result, kept = self._artifacts(store, workspace, result)
+        for request, entry in beyond:
+            result = _with_lines(result, f"[{request.description}: {request.name}, {size_text(entry.size)}]")
+        result, key = self._stored(job, call, result)
+        return Done(result, workspace, (*kept, *beyond), key)
 
     def _stored(self, job: Job, call: Call, result: ToolResult) -> tuple[ToolResult, str | None]:
         """The result as the database takes it, and where its whole observation lies if that is long."""

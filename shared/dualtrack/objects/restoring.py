@@ -147,6 +147,7 @@ class Restoring:
                     for chunk in self._content(entry):
                         self._check()
                         file.write(chunk)
+                    self._check()
                     self._give(file.fileno())
                     os.fchmod(file.fileno(), _mode(entry))
                 os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)

@@ -165,7 +165,7 @@ class WorkspaceStore:
         """Store what a directory holds. Only files that changed are read, only content that is new is stored.
 
         No process may be at work in it. Unreadable entries are made readable for their owner. `cancel` is looked at between two files,
-        pieces of large files and requests to the store; those under way are waited for.
+        pieces of large files and requests to the store; those under way are waited for (see `cancelling.interruptible`).
 
         Raises:
             Cancelled: `cancel` is set: what was stored until then is named by nothing.

@@ -64,6 +64,7 @@ class SlowStore(MemoryStore):
         self.nth = 0
         self.when: Callable[[], None] = lambda: None
         self.stopped_at = math.inf
+        self.released = threading.Event()
         self._counting = threading.Lock()
 
     def put(self, key: str, data: bytes | BinaryIO, *, content_type: str = "application/octet-stream") -> ObjectInfo:
@@ -74,8 +75,8 @@ class SlowStore(MemoryStore):
         self._slow()
         return super().stream(key, chunk_bytes=chunk_bytes)
 
-    def stop_at(self, nth: int, when: Callable[[], None]) -> None:
-        self.nth, self.when, self.pause_s = nth, when, 0.1
+    def stop_at(self, nth: int, when: Callable[[], None], pause_s: float = 0.1) -> None:
+        self.nth, self.when, self.pause_s = nth, when, pause_s
 
     def _slow(self) -> None:
         if not self.pause_s:
@@ -85,7 +86,7 @@ class SlowStore(MemoryStore):
             if self.nth == 0:
                 self.when()
                 self.stopped_at = time.monotonic()
-        time.sleep(self.pause_s)  # this is what the store's work is
+        self.released.wait(self.pause_s)
 
 
 FILES = 400
@@ -127,6 +128,20 @@ def test_a_stop_reaches_a_call_whose_files_are_being_saved(
     assert job.workspace is None
     assert [call.status for call in stepper.steps(job)[0].calls] == [CallStatus.CANCELLED]
     assert len(sandbox.ran) == 1
+
+
+@pytest.mark.parametrize("command", [FILL, shell("yes | head -c 300000"), shell("echo x > small")], ids=["many", "output", "one"])
+def test_a_cancel_does_not_wait_for_a_store_that_does_not_answer(make: Make, slow: SlowStore, command: dict[str, Any]) -> None:
+    stepper = make([command, finish()])
+    job = stepper.submit()
+    stepper.ring()
+    slow.stop_at(1, lambda: _cancel(stepper, job), pause_s=60)
+    stepper.ring()
+    assert time.monotonic() - slow.stopped_at < 10
+    slow.released.set()
+    job = stepper.job(job)
+    assert (job.status, job.workspace) == (JobStatus.CANCELLED, None)
+    assert [call.status for call in stepper.steps(job)[0].calls] == [CallStatus.CANCELLED]
 
 
 def test_a_stop_reaches_a_call_whose_files_are_being_restored(make: Make, slow: SlowStore, sandbox: CountingSandbox) -> None:
