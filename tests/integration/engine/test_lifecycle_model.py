@@ -321,7 +321,7 @@ def machine(database: Database, scratch: Path) -> Iterator[type[Lifecycle]]:
             yield Machine
 
 
-@pytest.mark.timeout(120 + 10 * EXAMPLES)
+@pytest.mark.timeout(600 + 10 * EXAMPLES)
 def test_the_life_of_jobs_is_what_the_model_says(machine: type[Lifecycle]) -> None:
     bounded = settings(
         max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, database=None, derandomize=EXAMPLES < 100,
