@@ -15,6 +15,7 @@ import psutil  # type: ignore[import-untyped]
 from pydantic import SecretStr
 from sqlalchemy import text
 
+from benchmarks._bare import Bare
 from benchmarks.peers._protocol import summary
 from dualtrack.db import migrate, tenants
 from dualtrack.db.engine import Database
@@ -65,7 +66,8 @@ class Platform:
             "DUALTRACK_OBJECTS__PATH": str(objects),
             "DUALTRACK_SANDBOX__WORKSPACES": str(folder / "workspaces"),
             "DUALTRACK_TELEMETRY__LOG_LEVEL": "WARNING",
-            "DUALTRACK_WORKERS__EXECUTOR_THREADS": "16",
+            "DUALTRACK_WORKERS__EXECUTOR_THREADS": "32",
+            "DUALTRACK_WORKERS__PLANNER_THREADS": "32",
         } | {name: value for name, value in os.environ.items() if name.startswith("DUALTRACK_")}
         self._workers = [
             ServerProcess(role, worker_command(role), log=folder / f"{role}.log", env=self.environment, cwd=Path.cwd())
@@ -195,9 +197,11 @@ def _tree(pid: int) -> Iterator[psutil.Process]:
 def opened(name: str, database_url: str, broker_url: str, folder: Path) -> Iterator[System]:
     """A system by name, warmed up by nothing yet."""
     plain = database_url.replace("postgresql+psycopg://", "postgresql://")
-    system: Platform | Peer
+    system: Platform | Bare | Peer
     if name == "dualtrack":
         system = Platform(database_url, broker_url, folder)
+    elif name == "bare":
+        system = Bare(plain, broker_url, folder)
     else:
         system = Peer(f"{name}_steps", {"BENCH_DATABASE": plain, "BENCH_BROKER": broker_url}, folder / f"{name}.log")
     try:

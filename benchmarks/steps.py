@@ -17,6 +17,7 @@ from dualtrack.testing.servers.rabbitmq import RabbitBroker
 _PEERS = ("dbos", "langgraph", "celery")
 _TITLES = {
     "floor": "two commits in one process (floor)",
+    "bare": "the rules' floor: 4 commits, 2 messages",
     "dualtrack": "Dualtrack: planner → executor → planner",
     "dbos": "DBOS steps + our row, in process",
     "langgraph": "LangGraph + AsyncPostgresSaver sync, in process",
@@ -91,7 +92,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="dualtrack-bench-", dir="/var/tmp") as folder,
     ):
         for _ in range(options.rounds):
-            for name in ("floor", *options.peers, "dualtrack"):
+            for name in ("floor", "bare", *options.peers, "dualtrack"):
                 rounds[name].append(measure(name, (postgres, rabbitmq), Path(folder), options.jobs, options.steps))
     found = {
         name: {

@@ -1,13 +1,15 @@
 """What many threads ask for at the same time, done together by one of them.
 
 A commit, or a confirmed publishing, costs the same for one row or message as for twenty. Nobody waits for others to come: whoever finds
-nobody at it begins at once, and takes along what was asked for meanwhile the next time.
+nobody at it begins at once, and takes along what was asked for meanwhile the next time. Where several kinds of requests take turns,
+one of them is acted for at a time, and more is asked for meanwhile.
 """
 
 from __future__ import annotations
 
 import copy
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar, cast
@@ -15,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 Q = TypeVar("Q")
 R = TypeVar("R")
 
-MOST: Final = 32
+MOST: Final = 64
 """Requests done together at most."""
 
 
@@ -41,13 +43,22 @@ class Together(Generic[Q, R]):
     Args:
         act: does what a batch of requests asks for, and gives what came of each, in order. Where it raises, nothing of it may be done.
         shared: errors that concern everybody; after any other each thread acts alone, so that a request spoils nothing for others.
+        turn: held while a batch is acted for; for several of these that are to take turns.
         most: requests in a batch.
     """
 
-    def __init__(self, act: Callable[[Sequence[Q]], Sequence[R]], *, shared: tuple[type[Exception], ...], most: int = MOST) -> None:
+    def __init__(
+        self,
+        act: Callable[[Sequence[Q]], Sequence[R]],
+        *,
+        shared: tuple[type[Exception], ...],
+        turn: threading.Lock | None = None,
+        most: int = MOST,
+    ) -> None:
         self._act = act
         self._shared = shared
         self._most = most
+        self._turn = turn or threading.Lock()
         self._lock = threading.Lock()
         self._waiting: deque[_Asked[Q, R]] = deque()
         self._led = False
@@ -70,15 +81,17 @@ class Together(Generic[Q, R]):
 
     def _lead(self) -> None:
         """Act for the oldest requests, then let another thread act for those that came meanwhile. This thread's own is the oldest."""
-        with self._lock:
-            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most))]
-        try:
-            for asked, given in zip(batch, self._act([asked.request for asked in batch]), strict=True):
-                asked.given = given
-        except BaseException as error:  # noqa: BLE001 - every thread raises it, or what comes of acting alone
-            for asked in batch:
-                asked.error = error
-                asked.alone = len(batch) > 1 and isinstance(error, Exception) and not isinstance(error, self._shared)
+        with self._turn:
+            time.sleep(0)  # those about to ask, and able to, do so now; alone it takes no time
+            with self._lock:
+                batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most))]
+            try:
+                for asked, given in zip(batch, self._act([asked.request for asked in batch]), strict=True):
+                    asked.given = given
+            except BaseException as error:  # noqa: BLE001 - every thread raises it, or what comes of acting alone
+                for asked in batch:
+                    asked.error = error
+                    asked.alone = len(batch) > 1 and isinstance(error, Exception) and not isinstance(error, self._shared)
         for asked in batch:
             asked.done = True
         with self._lock:

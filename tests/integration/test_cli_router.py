@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.usage import Usage
 from dualtrack.engine.ending import end_job
 from dualtrack.engine.runtime import Runtime
-from dualtrack.queues.port import Task
+from dualtrack.queues.port import Ring, Task
 from dualtrack.settings import DatabaseSettings, RouterSettings
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.scripted_model import ScriptedModel
@@ -44,9 +44,7 @@ _DEADLINE_S = 60
 
 
 class _SilentDoorbell:
-    def plan(self, job_id: str, *, priority: int = 0, traceparent: str | None = None) -> None: ...
-
-    def execute(self, call_id: str, *, priority: int = 0, traceparent: str | None = None) -> None: ...
+    def ring(self, rings: Sequence[Ring]) -> None: ...
 
     def backlog(self, task: Task) -> int:
         return 0

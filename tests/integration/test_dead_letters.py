@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from cli.main import app
 from cli.outcome import Exit
 from dualtrack.queues.dead_letters import DeadLetters
-from dualtrack.queues.port import Task
+from dualtrack.queues.port import Ring, Task
 from dualtrack.queues.publisher import Publisher
 from dualtrack.queues.topology import DELIVERY_LIMIT, Topology
 from dualtrack.settings import BrokerSettings
@@ -43,7 +43,7 @@ def reject(url: str, *row_ids: str) -> None:
     """Ring, and refuse the messages as a worker does that finds no such row."""
     publisher = Publisher(BrokerSettings(url=SecretStr(url)))
     for row_id in row_ids:
-        publisher.plan(row_id)
+        publisher.ring([Ring(Task.PLAN, row_id)])
     publisher.close()
     with Connection(url) as connection:
         queue = TOPOLOGY.queue(Task.PLAN)(connection.default_channel)
@@ -179,7 +179,7 @@ def test_what_came_from_elsewhere_is_left(broker_url: str, settings: BrokerSetti
 
 def test_whatever_kills_its_consumer_each_time_ends_as_a_dead_letter(broker_url: str, settings: BrokerSettings) -> None:
     publisher = Publisher(settings)
-    publisher.execute("call_poison")
+    publisher.ring([Ring(Task.EXECUTE, "call_poison")])
     publisher.close()
     for _ in range(DELIVERY_LIMIT + 1):
         with Connection(broker_url) as connection:  # closed with the message in hand, as by a death

@@ -10,7 +10,7 @@ from kombu import Connection
 from pydantic import SecretStr
 
 from dualtrack.domain.errors import BrokerUnavailable
-from dualtrack.queues.port import Task
+from dualtrack.queues.port import Ring, Task
 from dualtrack.queues.publisher import Publisher
 from dualtrack.queues.topology import Topology
 from dualtrack.settings import BrokerSettings
@@ -35,8 +35,7 @@ def taken(url: str, task: Task, count: int) -> list[Any]:
 
 def test_a_ring_is_a_persistent_celery_message_that_carries_an_id_and_the_trace(broker_url: str) -> None:
     publisher = Publisher(BrokerSettings(url=SecretStr(broker_url)))
-    publisher.plan("job_1", priority=3, traceparent="00-aa-bb-01")
-    publisher.execute("call_1")
+    publisher.ring([Ring(Task.PLAN, "job_1", priority=3, traceparent="00-aa-bb-01"), Ring(Task.EXECUTE, "call_1")])
     (message,) = taken(broker_url, Task.PLAN, 1)
     assert message.decode()[0] == ["job_1"]
     assert message.headers["task"] == "dualtrack.plan"
@@ -50,7 +49,7 @@ def test_a_ring_is_a_persistent_celery_message_that_carries_an_id_and_the_trace(
 def test_threads_that_come_and_go_share_a_few_connections(broker_url: str) -> None:
     publisher = Publisher(BrokerSettings(url=SecretStr(broker_url)))
     for round_ in range(5):
-        threads = [threading.Thread(target=publisher.plan, args=(f"job_{round_}_{n}",)) for n in range(4)]
+        threads = [threading.Thread(target=publisher.ring, args=([Ring(Task.PLAN, f"job_{round_}_{n}")],)) for n in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -65,14 +64,14 @@ def test_a_broker_that_restarts_is_rung_again_on_new_connections_and_one_that_is
     with open_rabbitmq() as rabbitmq:
         publisher = Publisher(BrokerSettings(url=SecretStr(rabbitmq.url)))
         publisher.check()
-        publisher.plan("job_1")
+        publisher.ring([Ring(Task.PLAN, "job_1")])
         rabbitmq.restart()
-        publisher.plan("job_2")
+        publisher.ring([Ring(Task.PLAN, "job_2")])
         publisher.check()
         assert [message.decode()[0][0] for message in taken(rabbitmq.url, Task.PLAN, 2)] == ["job_1", "job_2"]
         rabbitmq.kill()
         with pytest.raises(BrokerUnavailable, match="DUALTRACK_BROKER__URL"):
-            publisher.plan("job_3")
+            publisher.ring([Ring(Task.PLAN, "job_3")])
         with pytest.raises(BrokerUnavailable):
             publisher.check()
         publisher.close()

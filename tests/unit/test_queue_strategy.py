@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from celery.exceptions import InvalidTaskError, Reject
 
+from dualtrack.domain.errors import DatabaseUnavailable
 from dualtrack.queues import homes
-from dualtrack.queues.strategy import HOME_KEY, TALLY, Acknowledger, take
+from dualtrack.queues.port import Begins, Rung
+from dualtrack.queues.strategy import HOME_KEY, TALLY, Acknowledger, Intake, take
 
 
 class Message:
@@ -97,7 +99,7 @@ def test_a_refused_message_is_not_acknowledged_with_later_ones_before_it_is_reje
 
 def receiver(run: Callable[..., None], home: str | None = None) -> tuple[Loop, Callable[..., None]]:
     loop = Loop()
-    pool = SimpleNamespace(apply_async=lambda act, arguments: act(*arguments))
+    pool = SimpleNamespace(apply_async=lambda act, arguments: act(*arguments), limit=8)
     consumer = SimpleNamespace(hub=loop, pool=pool, connection_errors=(OSError,))
     app = SimpleNamespace(conf={HOME_KEY: home})
     return loop, take(SimpleNamespace(name="plan", run=run), app, consumer)
@@ -105,7 +107,7 @@ def receiver(run: Callable[..., None], home: str | None = None) -> tuple[Loop, C
 
 def test_a_ring_is_handed_over_with_its_redelivery_and_counted() -> None:
     seen: list[tuple[str, bool]] = []
-    loop, receive = receiver(lambda row_id, *, redelivered: seen.append((row_id, redelivered)))
+    loop, receive = receiver(lambda row_id, begun, *, redelivered: seen.append((row_id, redelivered)))
     sent: list[tuple[Any, ...]] = []
     before = TALLY.taken
     receive(Message(1, sent))
@@ -120,7 +122,7 @@ def test_a_ring_is_handed_over_with_its_redelivery_and_counted() -> None:
 
 def test_what_an_executor_left_when_it_died_was_with_another() -> None:
     seen: list[bool] = []
-    _, receive = receiver(lambda row_id, *, redelivered: seen.append(redelivered))
+    _, receive = receiver(lambda row_id, begun, *, redelivered: seen.append(redelivered))
     for reason in ("expired", "rejected"):
         message = Message(1, [])
         message.headers["x-first-death-reason"] = reason
@@ -130,8 +132,8 @@ def test_what_an_executor_left_when_it_died_was_with_another() -> None:
 
 def test_a_planner_knows_where_the_job_is_at_home_and_an_executor_is_it() -> None:
     seen: list[str | None] = []
-    _, plan = receiver(lambda row_id, *, redelivered: seen.append(homes.current()))
-    _, execute = receiver(lambda row_id, *, redelivered: seen.append(homes.current()), home="there")
+    _, plan = receiver(lambda row_id, begun, *, redelivered: seen.append(homes.current()))
+    _, execute = receiver(lambda row_id, begun, *, redelivered: seen.append(homes.current()), home="there")
     message = Message(1, [])
     plan(message)
     message.headers[homes.HEADER] = "elsewhere"
@@ -143,7 +145,7 @@ def test_a_planner_knows_where_the_job_is_at_home_and_an_executor_is_it() -> Non
 
 @pytest.mark.parametrize(("error", "answer"), [(RuntimeError("broken"), "ack"), (Reject("no such row", requeue=False), "reject")])
 def test_a_failing_handler_does_not_keep_its_message(error: Exception, answer: str) -> None:
-    def run(row_id: str, *, redelivered: bool) -> None:
+    def run(row_id: str, begun: object, *, redelivered: bool) -> None:
         raise error
 
     loop, receive = receiver(run)
@@ -156,8 +158,97 @@ def test_a_failing_handler_does_not_keep_its_message(error: Exception, answer: s
 
 @pytest.mark.parametrize("body", ["", "{", "[]", "null", "[[]]", '[["a", "b"], {}, {}]', "[[1], {}, {}]", json.dumps({"args": ["x"]})])
 def test_what_is_no_ring_is_told_to_celery_which_rejects_it(body: str) -> None:
-    _, receive = receiver(lambda row_id, *, redelivered: None)
+    _, receive = receiver(lambda row_id, begun, *, redelivered: None)
     with pytest.raises(InvalidTaskError):
         receive(Message(1, [], body=body))
     with pytest.raises(InvalidTaskError):
         receive(Message(1, [], content_type="application/x-python-serialize"))
+
+
+class Pool:
+    """Threads that work when the test lets them."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self.closed = False
+
+    def apply(self, act: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if self.closed:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        self.asked.append((act, arguments))
+
+    def turn(self) -> None:
+        while self.asked:
+            act, arguments = self.asked.pop(0)
+            act(*arguments)
+            TALLY.end()
+
+
+def intake(pool: Pool, begin: Begins | None, threads: int = 8) -> tuple[Intake, list[tuple[str, Any]]]:
+    seen: list[tuple[str, Any]] = []
+    return Intake(lambda message, row_id, begun=None: seen.append((row_id, begun)), pool.apply, begin, threads), seen
+
+
+def test_rows_of_messages_that_have_come_are_begun_together_and_each_seen_to_by_a_thread() -> None:
+    together: list[list[str]] = []
+
+    def begin(rung: Rung) -> list[str | None]:
+        taking.take(Message(4, []), "late")  # one more comes before it is their turn
+        together.append(list(rung()))
+        return [None if row_id == "odd" else f"begun {row_id}" for row_id in together[-1]]
+
+    pool = Pool()
+    taking, seen = intake(pool, begin)
+    for tag, row_id in enumerate(("a", "odd", "c"), 1):
+        taking.take(Message(tag, []), row_id)
+    assert len(pool.asked) == 1
+    act, arguments = pool.asked.pop()
+    act(*arguments)
+    assert together == [["a", "odd", "c", "late"]]
+    assert seen == [("a", "begun a")]
+    assert len(pool.asked) == 3  # one thread each
+    pool.turn()
+    TALLY.end()
+    assert seen == [("a", "begun a"), ("odd", None), ("c", "begun c"), ("late", "begun late")]
+    assert TALLY.active == 0
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_can_not_be_begun_together_is_seen_to_one_by_one(before: bool) -> None:
+    def begin(rung: Rung) -> list[object]:
+        if not before:
+            rung()
+        raise DatabaseUnavailable("away")
+
+    pool = Pool()
+    taking, seen = intake(pool, begin)
+    for tag, row_id in enumerate(("a", "b"), 1):
+        taking.take(Message(tag, []), row_id)
+    pool.turn()
+    assert seen == [("a", None), ("b", None)]
+
+
+def test_a_pool_that_takes_nothing_more_leaves_what_is_begun_to_the_thread_that_began_it() -> None:
+    def begin(rung: Rung) -> list[object]:
+        pool.closed = True
+        return [1] * len(rung())
+
+    pool = Pool()
+    taking, seen = intake(pool, begin)
+    for tag, row_id in enumerate(("a", "b", "c"), 1):
+        taking.take(Message(tag, []), row_id)
+    pool.turn()
+    for _ in range(2):
+        TALLY.end()
+    assert sorted(seen) == [("a", 1), ("b", 1), ("c", 1)]
+
+
+def test_messages_that_were_with_another_or_find_no_thread_are_not_begun_with_others() -> None:
+    pool = Pool()
+    taking, seen = intake(pool, lambda rung: [1] * len(rung()), threads=1)
+    again = Message(1, [])
+    again.delivery_info["redelivered"] = True
+    taking.take(again, "again")
+    taking.take(Message(2, []), "one too many")
+    pool.turn()
+    assert seen == [("again", None), ("one too many", None)]

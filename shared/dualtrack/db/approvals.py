@@ -7,8 +7,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Row, ScalarSelect, Select, func, insert, select, update
+from sqlalchemy.sql.base import Executable
 
 from dualtrack.db.engine import Transaction
+from dualtrack.db.prepared import Prepared, given
 from dualtrack.db.tables import api_keys, approvals
 from dualtrack.domain.approval import Approval, Resolution
 from dualtrack.domain.errors import NotFound
@@ -77,10 +79,16 @@ def decide(tx: Transaction, approval_id: str, status: ApprovalStatus, *, by: str
 
 def withdraw(tx: Transaction, job_id: str, *, by: str) -> list[tuple[str, str]]:
     """End what is pending of a job that ends: (id, call) of each."""
-    pending = (approvals.c.job_id == job_id) & (approvals.c.status == ApprovalStatus.PENDING)
-    changes = {"status": ApprovalStatus.WITHDRAWN.value, "decided_by": by, "decided_at": func.now()}
-    rows = tx.connection.execute(update(approvals).where(pending).values(changes).returning(approvals.c.id, approvals.c.call_id))
-    return sorted((row.id, row.call_id) for row in rows)
+    return sorted((row.id, row.call_id) for row in _WITHDRAW.run(tx, {"job": job_id, "who": by}))
+
+
+def _withdraw() -> Executable:
+    pending = (approvals.c.job_id == given("job")) & (approvals.c.status == ApprovalStatus.PENDING.value)
+    changes = {"status": ApprovalStatus.WITHDRAWN.value, "decided_by": given("who"), "decided_at": func.now()}
+    return update(approvals).where(pending).values(changes).returning(approvals.c.id, approvals.c.call_id)
+
+
+_WITHDRAW: Final = Prepared(_withdraw)
 
 
 def pending(tx: Transaction, job_id: str) -> list[Approval]:

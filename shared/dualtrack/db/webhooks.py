@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Row, delete, func, insert, or_, select, update
+from sqlalchemy.sql.base import Executable
 
 from dualtrack.db.engine import Transaction
 from dualtrack.db.hook_tables import deliveries, webhooks
+from dualtrack.db.prepared import Prepared, given
 from dualtrack.db.tables import jobs
+from dualtrack.db.usual import ids, joined
 from dualtrack.domain.errors import NotFound
 from dualtrack.domain.webhook import NoticeType, Webhook
 
@@ -78,15 +81,20 @@ def listening(tx: Transaction, job_id: str, kinds: Sequence[NoticeType]) -> list
 
     They can't be removed before this transaction ends.
     """
-    statement = (
+    return list(_LISTENING.run(tx, {"job": job_id, "kinds": joined(kind.value for kind in kinds)}))
+
+
+def _listening() -> Executable:
+    theirs = or_((webhooks.c.tenant_id == jobs.c.tenant_id) & webhooks.c.job_id.is_(None), webhooks.c.job_id == jobs.c.id)
+    return (
         select(webhooks.c.id, webhooks.c.events, jobs.c.status, jobs.c.agent_name, jobs.c.metadata, jobs.c.parent_id)
-        .join_from(
-            jobs, webhooks, or_((webhooks.c.tenant_id == jobs.c.tenant_id) & webhooks.c.job_id.is_(None), webhooks.c.job_id == job_id)
-        )
-        .where(jobs.c.id == job_id, webhooks.c.disabled_at.is_(None), or_(*(webhooks.c.events.contains([kind.value]) for kind in kinds)))
+        .join_from(jobs, webhooks, theirs)
+        .where(jobs.c.id == given("job"), webhooks.c.disabled_at.is_(None), webhooks.c.events.has_any(ids("kinds")))
         .with_for_update(of=webhooks, read=True, key_share=True)
     )
-    return list(tx.connection.execute(statement))
+
+
+_LISTENING: Final = Prepared(_listening)
 
 
 def change(tx: Transaction, webhook_id: str, values: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -64,19 +64,22 @@ def decision_request(
     registry: Registry,
     messages: Mapping[int, Sequence[str]] | None = None,
     egress: EgressPolicy | None = None,
+    past: Callable[[Step], PastStep] | None = None,
 ) -> DecisionRequest:
     """The request for the next decision.
 
     `messages`: what the job's user wrote to it, oldest first, by the number of the step that each followed; 0: before the first.
     `egress`: what its sandboxes may reach; None: nothing.
+    `past`: `past_step`, or what has its results already.
     """
     said = messages or {}
+    view = past or past_step
     return DecisionRequest(
         model=job.spec.agent.model,
         system=system_prompt(job, egress),
         task=task_text(job),
         tools=registry.specs(job.spec.agent.tools),
-        steps=[_past(step, tuple(said.get(step.number, ()))) for step in shown(job, history)],
+        steps=[_answered(view(step), said.get(step.number)) for step in shown(job, history)],
         messages=tuple(text for number in sorted(said) if number <= job.summarised_through for text in said[number]),
         summary=job.summary,
         summarised=job.summarised_through,
@@ -93,14 +96,19 @@ def summary_context(request: DecisionRequest, history: Sequence[Step], through: 
     return replace(request, steps=steps, reflect=False)
 
 
-def _past(step: Step, messages: tuple[str, ...]) -> PastStep:
+def _answered(step: PastStep, messages: Sequence[str] | None) -> PastStep:
+    return replace(step, messages=tuple(messages)) if messages else step
+
+
+def past_step(step: Step) -> PastStep:
+    """A recorded step as a model is shown it, without what the user wrote after it."""
     verifications = step.verifications
     calls = tuple(PastCall(call.tool, call.arguments, bool(call.ok), call.preview) for call in step.calls if call not in verifications)
     failed = [call for call in verifications if not call.ok]
     note = step.note
     if failed:
         note = "Not finished yet:\n" + "\n".join(f"{verified(call)}: failed\n{call.preview}" for call in failed)
-    return PastStep(thought=step.thought, calls=calls, note=note, reflection=step.reflection, messages=messages)
+    return PastStep(thought=step.thought, calls=calls, note=note, reflection=step.reflection)
 
 
 def _shortened(step: PastStep, calls: Sequence[Call]) -> PastStep:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import mimetypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import SpanKind, Status, StatusCode
@@ -14,7 +14,7 @@ from dualtrack.db import approvals, claims, events, jobs, steps
 from dualtrack.db.engine import Transaction, assert_no_transaction
 from dualtrack.db.prepared import Later
 from dualtrack.db.rows import call_of
-from dualtrack.db.usual_calls import Outcome
+from dualtrack.db.usual_calls import Begun, Outcome
 from dualtrack.domain.errors import (
     DatabaseUnavailable,
     DualtrackError,
@@ -87,13 +87,21 @@ class Executor:
         self._work = work
         self._usual = UsualCalls(worker)
 
-    def run(self, call_id: str) -> None:
-        """Run the call, if it is due and nobody else is at it. Raises `NotFound` for no call's id.
+    def begin(self, rung: Callable[[], Sequence[str]]) -> list[Begun | None]:
+        """Claim calls for `run`, many at once, as far as they are usual: None for the others, which `run` claims itself.
+
+        `rung` gives the calls, and is called when it is their turn. Raises what the database does; then nothing is claimed.
+        """
+        return self._usual.begin(rung)
+
+    def run(self, call_id: str, begun: Begun | None = None) -> None:
+        """Run the call, if it is due and nobody else is at it. `begun`: it is claimed already. Raises `NotFound` for no call's id.
 
         `DatabaseUnavailable` means that nothing was recorded.
         """
         try:
-            claimed = self._usual.begin(call_id) or self._claim(call_id)
+            usual = begun or self._usual.begin(lambda: [call_id])[0]
+            claimed = self._claim(call_id) if usual is None else self._usual.plain(usual)
         except (DatabaseUnavailable, NotFound):
             raise
         except Exception as error:  # noqa: BLE001 - written down, whatever it is

@@ -12,6 +12,8 @@ from dualtrack.db.engine import Database, Transaction
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CALL_TERMINAL
 from dualtrack.domain.step import Step
+from dualtrack.engine.context import past_step
+from dualtrack.models.port import PastStep
 
 _OVERHEAD_CHARS: Final = 1000
 """What a step, and a job, weighs besides its texts."""
@@ -23,6 +25,8 @@ class _Kept:
 
     steps: list[Step] = field(default_factory=list)
     weights: list[int] = field(default_factory=list)
+    views: dict[int, PastStep] = field(default_factory=dict)
+    """As a model is shown them, by number, once that was asked for."""
 
     @property
     def chars(self) -> int:
@@ -91,6 +95,16 @@ class History:
         # What is kept has no gaps.
         return known if len(known) == max(0, job.step - floor) and (not known or known[0].number == floor + 1) else None
 
+    def past(self, step: Step) -> PastStep:
+        """A step as a model is shown it; of those kept it is found out once."""
+        kept = self._jobs.get(step.job_id)
+        view = kept.views.get(step.number) if kept is not None else None
+        if view is None:
+            view = past_step(step)
+            if kept is not None and kept.steps and kept.steps[0].number <= step.number <= kept.steps[-1].number:
+                kept.views[step.number] = view
+        return view
+
     def _floor(self, step: int, summarised_through: int) -> int:
         return max(0, min(summarised_through, step - self._last))
 
@@ -101,6 +115,8 @@ class History:
             self._chars -= kept.chars if kept is not None else 0
             kept = kept or _Kept()
             below = sum(one.number <= floor for one in kept.steps)
+            for one in kept.steps[:below]:
+                kept.views.pop(one.number, None)
             del kept.steps[:below], kept.weights[:below]
             if not kept.steps or kept.steps[0].number > floor + 1:
                 kept = _Kept()

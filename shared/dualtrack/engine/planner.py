@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from opentelemetry.trace import SpanKind
@@ -12,6 +12,7 @@ from dualtrack.db import claims, events, jobs, messages, steps
 from dualtrack.db.engine import Transaction
 from dualtrack.db.prepared import NOW, Later
 from dualtrack.db.rows import job_of
+from dualtrack.db.usual_plans import Claimed
 from dualtrack.domain.errors import (
     ContextTooLong,
     DatabaseUnavailable,
@@ -65,16 +66,21 @@ class Planner:
         self._history = History(most_chars=limits.history_chars, last=limits.same_failure)
         self._usual = UsualPlans(worker, self._gate, self._history)
 
-    def advance(self, job_id: str) -> None:
-        """Take the job one decision further, if it is due and nobody else is at it.
+    def begin(self, rung: Callable[[], Sequence[str]]) -> list[Claimed | None]:
+        """Claim jobs for `advance`, many at once, as far as they are usual: None for the others, which `advance` claims itself.
+
+        `rung` gives the jobs, and is called when it is their turn. Raises what the database does; then nothing is claimed.
+        """
+        return self._usual.claim(rung)
+
+    def advance(self, job_id: str, begun: Claimed | None = None) -> None:
+        """Take the job one decision further, if it is due and nobody else is at it. `begun`: it is claimed already.
 
         Raises nothing for what the model, the provider, a newer attempt or a fault of ours did: that is written down.
         `DatabaseUnavailable` means that nothing was; the lease runs out and the scheduler rings again. `NotFound`: no job has that id.
         """
-        self._history.warm(self._runtime.database, job_id)
         try:
-            plain = self._usual.claim(job_id)
-            claimed = (*plain, dict[int, Sequence[str]]()) if plain is not None else self._claim(job_id)
+            claimed = self._usually(job_id, begun) or self._claim(job_id)
         except (DatabaseUnavailable, NotFound):
             raise
         except Exception as error:  # noqa: BLE001 - written down, whatever it is
@@ -99,6 +105,13 @@ class Planner:
                 self._drop(job, asking)
         if job.parent_id is not None:
             children.tell_parent(self._runtime, job.id)
+
+    def _usually(self, job_id: str, begun: Claimed | None) -> tuple[Job, list[Step], Said] | None:
+        if begun is None:
+            self._history.warm(self._runtime.database, job_id)
+            (begun,) = self._usual.claim(lambda: [job_id])
+        plain = None if begun is None else self._usual.plain(begun)
+        return None if plain is None else (*plain, {})
 
     def _claim(self, job_id: str) -> tuple[Job, list[Step], Said] | None:
         """The job, claimed, the steps that matter now and what its user wrote; None when there is nothing to decide (any more)."""
@@ -125,7 +138,7 @@ class Planner:
     def _decide(self, job: Job, history: Sequence[Step], said: Said, asking: Asking, lease: Lease) -> None:
         agent = job.spec.agent
         egress = self._runtime.egress.policy(agent.network, agent.secrets, job.tenant_id)
-        request = decision_request(job, history, self._runtime.registry, said, egress)
+        request = decision_request(job, history, self._runtime.registry, said, egress, self._history.past)
         try:
             what = self._compactor.due(job, history)
             if what is not None:

@@ -10,7 +10,7 @@ from dualtrack.db import claims, jobs, steps
 from dualtrack.domain.errors import DualtrackError
 from dualtrack.engine import children
 from dualtrack.engine.runtime import Runtime
-from dualtrack.queues.port import Task
+from dualtrack.queues.port import Task, ring_for
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -42,9 +42,9 @@ class Redelivery:
                     executors += claims.waiting(tx, "calls", job_id)
                     for each in (job_id, *relatives.unstarted(tx, job_id)):
                         planners += claims.waiting(tx, "jobs", each)
-            for rows, ring in ((planners, self._runtime.doorbell.plan), (executors, self._runtime.doorbell.execute)):
-                for row in rows:
-                    if row.id != row_id:
-                        ring(row.id, priority=row.priority, traceparent=row.traceparent)
+            due = [(Task.PLAN, row) for row in planners] + [(Task.EXECUTE, row) for row in executors]
+            self._runtime.doorbell.ring(
+                [ring_for(task, row.id, priority=row.priority, traceparent=row.traceparent) for task, row in due if row.id != row_id]
+            )
         except DualtrackError as error:
             _LOG.warning("not rung again, the scheduler will: %s", error, extra={"row_id": row_id})

@@ -23,7 +23,7 @@ from dualtrack.engine.deliveries import Deliverer
 from dualtrack.engine.ending import end_unreadable, finish_stop, request_stop
 from dualtrack.engine.runtime import Runtime
 from dualtrack.faults import Fault, point
-from dualtrack.queues.port import Task
+from dualtrack.queues.port import Ring, Task
 
 _LOG: Final = logging.getLogger(__name__)
 _SILENT_S: Final = 30.0
@@ -151,8 +151,8 @@ class Scheduler:
         limits, doorbell = self._runtime.limits, self._runtime.doorbell
         room = {"jobs": claims.BATCH - doorbell.backlog(Task.PLAN), "calls": claims.BATCH - doorbell.backlog(Task.EXECUTE)}
         rung = 0
-        rings: tuple[tuple[claims.Kind, Callable[..., None]], ...] = (("jobs", doorbell.plan), ("calls", doorbell.execute))
-        for kind, ring in rings:
+        tasks: tuple[tuple[claims.Kind, Task], ...] = (("jobs", Task.PLAN), ("calls", Task.EXECUTE))
+        for kind, task in tasks:
             with self._runtime.database.transaction() as tx:
                 rows = claims.free_orphans(tx, kind)
                 if room[kind] > 0:
@@ -161,8 +161,7 @@ class Scheduler:
                     point(Fault.SCHEDULER_PUSH_BACK)
             if rows:
                 point(Fault.SCHEDULER_PUSHED_BACK)
-            for row in {row.id: row for row in rows}.values():
-                ring(row.id, priority=row.priority, traceparent=row.traceparent)
+            doorbell.ring([Ring(task, row.id, row.priority, row.traceparent) for row in {row.id: row for row in rows}.values()])
             if rows:
                 point(Fault.SCHEDULER_RUNG)
             rung += len(rows)

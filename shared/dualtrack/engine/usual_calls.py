@@ -1,8 +1,10 @@
-"""An executor's usual claims and records, those of many threads together; what is not usual goes the executor's general way."""
+"""An executor's usual claims and records, many at a time; what is not usual goes the executor's general way."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from dualtrack.db import claims, usual_calls
@@ -14,6 +16,7 @@ from dualtrack.domain.step import Call
 from dualtrack.engine import doorbells
 from dualtrack.engine.runtime import WorkerRuntime
 from dualtrack.faults import Fault, point
+from dualtrack.queues.port import Ring
 from dualtrack.together import Together
 
 
@@ -23,42 +26,47 @@ class UsualCalls:
     def __init__(self, worker: WorkerRuntime) -> None:
         self._worker = worker
         self._runtime = worker.base
-        self._begins: Final = Together(self._begin_together, shared=(DatabaseUnavailable,))
-        self._ends: Final = Together(self._end_together, shared=(DatabaseUnavailable,))
+        self._turn = threading.Lock()
+        self._ends: Final = Together(self._end, shared=(DatabaseUnavailable,), turn=self._turn)
 
-    def begin(self, call_id: str) -> tuple[Job, Call] | None:
-        """Claim a call that only has to be run; its job and itself. None: it is not so."""
-        begun = self._begins.do(call_id)
-        if begun is None:
-            return None
+    def begin(self, rung: Callable[[], Sequence[str]]) -> list[usual_calls.Begun | None]:
+        """Claim those of the calls that are usual, each once; None for the others.
+
+        `rung` gives the calls. It is called when it is their turn, so that those whose ring has come meanwhile are among them.
+        """
+        with self._turn:
+            time.sleep(0)  # messages that are here already are taken first
+            call_ids = rung()
+            for call_id in call_ids:
+                point(Fault.EXECUTOR_CLAIM, call_id)
+            with self._runtime.database.statements() as tx:
+                found = usual_calls.begin(tx, list(dict.fromkeys(call_ids)), self._worker.presence.key, self._runtime.limits)
+        return [found.pop(call_id, None) for call_id in call_ids]  # the second of two rings for one call finds nothing
+
+    def plain(self, begun: usual_calls.Begun) -> tuple[Job, Call]:
+        """A claimed call that only has to be run, and its job; given back where they can't be read."""
         try:
             return job_of(begun.job), call_of(begun.call)
         except BaseException:
             with self._runtime.database.transaction() as tx:
-                claims.give_back(tx, "calls", call_id, begun.call.attempt)
+                claims.give_back(tx, "calls", begun.call.id, begun.call.attempt)
             raise
-
-    def _begin_together(self, call_ids: Sequence[str]) -> list[usual_calls.Begun | None]:
-        for call_id in call_ids:
-            point(Fault.EXECUTOR_CLAIM, call_id)
-        with self._runtime.database.statements() as tx:
-            begun = usual_calls.begin(tx, list(dict.fromkeys(call_ids)), self._worker.presence.key, self._runtime.limits)
-        return [begun.pop(call_id, None) for call_id in call_ids]  # the second of two rings for one call finds nothing
 
     def end(self, job: Job, call: Call, outcome: usual_calls.Outcome, finished: NewEvent) -> bool:
         """Write down the outcome of the last open call of a step, and ring for the planner.
 
         False where it is not the last one, or the job was asked for something.
         """
-        if not self._ends.do(usual_calls.Ended(call, outcome, finished)):
-            return False
-        point(Fault.EXECUTOR_RECORDED, job.id)
-        doorbells.plan(self._runtime, job)
-        return True
+        return self._ends.do((usual_calls.Ended(call, outcome, finished), doorbells.for_plan(job)))
 
-    def _end_together(self, ended: Sequence[usual_calls.Ended]) -> list[bool]:
-        for each in ended:
-            point(Fault.EXECUTOR_RECORD, each.call.job_id)
+    def _end(self, asked: Sequence[tuple[usual_calls.Ended, Ring]]) -> list[bool]:
+        for ended, _ in asked:
+            point(Fault.EXECUTOR_RECORD, ended.call.job_id)
         with self._runtime.database.statements() as tx:
-            written = usual_calls.finish(tx, ended, ring_s=self._runtime.limits.ring_s)
-        return [(each.call.id, each.call.attempt) in written for each in ended]
+            written = usual_calls.finish(tx, [ended for ended, _ in asked], ring_s=self._runtime.limits.ring_s)
+        done = [(ended.call.id, ended.call.attempt) in written for ended, _ in asked]
+        for (ended, _), recorded in zip(asked, done, strict=True):
+            if recorded:
+                point(Fault.EXECUTOR_RECORDED, ended.call.job_id)
+        doorbells.ring(self._runtime, [ring for (_, ring), recorded in zip(asked, done, strict=True) if recorded])
+        return done

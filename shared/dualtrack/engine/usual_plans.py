@@ -1,8 +1,10 @@
-"""A planner's usual claims and records, those of many threads together; what is not usual goes the planner's general way."""
+"""A planner's usual claims and records, many at a time; what is not usual goes the planner's general way."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from dualtrack.db import claims, usual_plans
@@ -18,6 +20,7 @@ from dualtrack.engine.history import History
 from dualtrack.engine.runtime import WorkerRuntime
 from dualtrack.faults import Fault, point
 from dualtrack.models.port import Decision
+from dualtrack.queues.port import Ring
 from dualtrack.together import Together
 
 
@@ -29,32 +32,43 @@ class UsualPlans:
         self._runtime = worker.base
         self._gate = gate
         self._history = history
-        self._claims: Final = Together(self._claim_together, shared=(DatabaseUnavailable,))
-        self._records: Final = Together(self._record_together, shared=(DatabaseUnavailable,))
+        self._turn = threading.Lock()
+        self._records: Final = Together(self._record, shared=(DatabaseUnavailable,), turn=self._turn)
 
-    def claim(self, job_id: str) -> tuple[Job, list[Step]] | None:
-        """Claim a job of which there is nothing to say but that a decision is due; itself and the steps that matter. None: it is not so."""
-        found = self._claims.do(job_id)
-        if found is None:
-            return None
-        plain = None
-        try:
-            job = job_of(found.job)
-            history = self._history.with_last(job, None if found.step is None else step_of(found.step, tuple(map(call_of, found.calls))))
-            if history is not None and self._gate.plainly_open(job, history, found.job):
-                plain = job, history
-        finally:
-            if plain is None:
-                with self._runtime.database.transaction() as tx:
-                    claims.give_back(tx, "jobs", job_id, found.job.attempt)
-        return plain
+    def claim(self, rung: Callable[[], Sequence[str]]) -> list[usual_plans.Claimed | None]:
+        """Claim those of the jobs that are usual, each once; None for the others.
 
-    def _claim_together(self, job_ids: Sequence[str]) -> list[usual_plans.Claimed | None]:
-        for job_id in job_ids:
-            point(Fault.PLANNER_CLAIM, job_id)
-        with self._runtime.database.statements() as tx:
-            found = usual_plans.claim(tx, list(dict.fromkeys(job_ids)), self._worker.presence.key, self._runtime.limits)
+        `rung` gives the jobs. It is called when it is their turn, so that those whose ring has come meanwhile are among them.
+        """
+        with self._turn:
+            time.sleep(0)  # messages that are here already are taken first
+            job_ids = rung()
+            for job_id in job_ids:
+                point(Fault.PLANNER_CLAIM, job_id)
+            with self._runtime.database.statements() as tx:
+                found = usual_plans.claim(tx, list(dict.fromkeys(job_ids)), self._worker.presence.key, self._runtime.limits)
         return [found.pop(job_id, None) for job_id in job_ids]  # the second of two rings for one job finds nothing
+
+    def plain(self, claimed: usual_plans.Claimed) -> tuple[Job, list[Step]] | None:
+        """A claimed job of which there is nothing to say but that a decision is due, and the steps that matter.
+
+        None: it is not so, and the job is given back.
+        """
+        found = None
+        try:
+            job = job_of(claimed.job)
+            last = None if claimed.step is None else step_of(claimed.step, tuple(map(call_of, claimed.calls)))
+            history = self._history.with_last(job, last)
+            if history is None:  # another planner has advanced it meanwhile
+                with self._runtime.database.transaction() as tx:
+                    history = self._history.read(tx, job)
+            if self._gate.plainly_open(job, history, claimed.job):
+                found = job, history
+        finally:
+            if found is None:
+                with self._runtime.database.transaction() as tx:
+                    claims.give_back(tx, "jobs", claimed.job.id, claimed.job.attempt)
+        return found
 
     def record(self, job: Job, decision: Decision, thought: str, reflection: str, outline: Outline, told: Sequence[NewEvent]) -> bool:
         """Write down a decision that has calls for executors and nothing else of note, and ring for them.
@@ -67,15 +81,16 @@ class UsualPlans:
         decided = usual_plans.Decided(
             job, thought, reflection, decision.model, decision.usage, decision.latency_s, outline.plan, outline.rows, first, told
         )
-        if not self._records.do(decided):
-            return False
-        point(Fault.PLANNER_RECORDED, job.id)
-        doorbells.execute(self._runtime, first, job)
-        return True
+        return self._records.do((decided, doorbells.for_execute(first, job)))
 
-    def _record_together(self, decided: Sequence[usual_plans.Decided]) -> list[bool]:
-        for each in decided:
-            point(Fault.PLANNER_RECORD, each.job.id)
+    def _record(self, asked: Sequence[tuple[usual_plans.Decided, Sequence[Ring]]]) -> list[bool]:
+        for decided, _ in asked:
+            point(Fault.PLANNER_RECORD, decided.job.id)
         with self._runtime.database.statements() as tx:
-            written = usual_plans.record(tx, decided, ring_s=self._runtime.limits.ring_s)
-        return [(each.job.id, each.job.attempt) in written for each in decided]
+            written = usual_plans.record(tx, [decided for decided, _ in asked], ring_s=self._runtime.limits.ring_s)
+        done = [(decided.job.id, decided.job.attempt) in written for decided, _ in asked]
+        for (decided, _), recorded in zip(asked, done, strict=True):
+            if recorded:
+                point(Fault.PLANNER_RECORDED, decided.job.id)
+        doorbells.ring(self._runtime, [ring for (_, rings), recorded in zip(asked, done, strict=True) if recorded for ring in rings])
+        return done

@@ -18,8 +18,8 @@ from kombu import Connection
 from dualtrack.domain.errors import NotFound
 from dualtrack.queues import homes
 from dualtrack.queues.consuming import TaggedAMQP
-from dualtrack.queues.port import Task
-from dualtrack.queues.strategy import HOME_KEY, STRATEGY
+from dualtrack.queues.port import Begins, Handles, Task
+from dualtrack.queues.strategy import BEGIN_KEY, HOME_KEY, STRATEGY
 from dualtrack.queues.topology import Topology
 from dualtrack.queues.wire import Deliveries, receive
 from dualtrack.settings import BrokerSettings
@@ -94,9 +94,12 @@ class TimerlessConsumer(Consumer):
         return conn
 
 
-def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], None], again: Callable[[str], None] | None = None) -> Celery:
+def create_app(
+    settings: BrokerSettings, task: Task, handle: Handles, again: Callable[[str], None] | None = None, *, begin: Begins | None = None
+) -> Celery:
     """An application that consumes one task's queue (an executor's also its own, for jobs that are at home there) and calls
     `handle(row id)`, and before it `again(row id)` where the broker says that the message was with another consumer before.
+    `begin` is asked first for all other messages that have come by then.
 
     `handle` must write down whatever happens itself: a message is acknowledged after it returned or raised, and a ring lost with a dying
     process comes back by redelivery or the scheduler. Only a message that names no row (`NotFound`) is dead-lettered.
@@ -133,15 +136,15 @@ def create_app(settings: BrokerSettings, task: Task, handle: Callable[[str], Non
         accept_content=["json"],
         task_serializer="json",
         event_serializer="json",
-        **{HOME_KEY: home},
+        **{HOME_KEY: home, BEGIN_KEY: begin},
     )
 
     @app.task(name=task.value, Strategy=STRATEGY)
-    def run(row_id: str, *, redelivered: bool = False) -> None:
+    def run(row_id: str, begun: Any | None = None, *, redelivered: bool = False) -> None:  # noqa: ANN401 - what `begin` gave
         if again is not None and redelivered:
             again(row_id)
         try:
-            handle(row_id)
+            handle(row_id, begun)
         except NotFound as error:
             raise Reject(error.message, requeue=False) from error
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from dualtrack.domain.errors import BrokerUnavailable
-from dualtrack.queues.port import Task
+from dualtrack.queues.port import Ring, Task
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -41,15 +41,10 @@ class InProcessDoorbell:
         with self._idle:
             return self._idle.wait_for(lambda: not self._running, timeout=timeout_s)
 
-    def plan(self, job_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
-        """Ring for the planner."""
-        del priority, traceparent  # the rows have both
-        self._ring(Task.PLAN, job_id)
-
-    def execute(self, call_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
-        """Ring for an executor."""
-        del priority, traceparent
-        self._ring(Task.EXECUTE, call_id)
+    def ring(self, rings: Sequence[Ring]) -> None:
+        """Have a thread see to each; priority and trace are in the rows."""
+        for ring in rings:
+            self._ring(ring.task, ring.row_id)
 
     def backlog(self, task: Task) -> int:
         """Rings that no thread has taken yet."""

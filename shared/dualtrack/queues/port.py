@@ -5,8 +5,11 @@ Adapters: `queues.publisher` (Celery messages on RabbitMQ), `queues.in_process` 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
+
+from dualtrack.queues import homes
 
 
 class Task(StrEnum):
@@ -16,15 +19,41 @@ class Task(StrEnum):
     EXECUTE = "dualtrack.execute"
 
 
+class Ring(NamedTuple):
+    """What a worker is told: that a job (`Task.PLAN`) or a call (`Task.EXECUTE`) is due."""
+
+    task: Task
+    row_id: str
+    priority: int = 0
+    traceparent: str | None = None
+    home: str | None = None
+    """Where the job is at home, see `queues.homes`."""
+
+
+def ring_for(task: Task, row_id: str, *, priority: int = 0, traceparent: str | None = None) -> Ring:
+    """A ring that tells of the home of the job whose message this thread works on."""
+    return Ring(task, row_id, priority, traceparent, homes.current())
+
+
+Rung = Callable[[], Sequence[str]]
+"""Gives, at the last moment, the rows of the messages that have come."""
+Begins = Callable[[Rung], Sequence[Any]]
+"""Claims rows for many messages at once where that is all there is to do first: what `Handles` is to be told of each; None: not claimed.
+
+Where it raises, nothing is claimed.
+"""
+Handles = Callable[[str, Any], None]
+"""Does what a message for a row asks for, given what `Begins` said of the row, or None, and writes down whatever happens.
+
+Raises `NotFound` where there is no such row.
+"""
+
+
 class Doorbell(Protocol):
-    """Tells a worker that a row is due. Losing or repeating a ring does no harm. Thread-safe."""
+    """Tells workers that rows are due. Losing or repeating a ring does no harm. Thread-safe."""
 
-    def plan(self, job_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
-        """Ring for the planner. Raises `BrokerUnavailable`."""
-        ...
-
-    def execute(self, call_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
-        """Ring for an executor. Raises `BrokerUnavailable`."""
+    def ring(self, rings: Sequence[Ring]) -> None:
+        """Ring for all of them. Raises `BrokerUnavailable`: some of them may not have been heard."""
         ...
 
     def backlog(self, task: Task) -> int:

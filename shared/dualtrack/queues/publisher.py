@@ -12,7 +12,7 @@ import json
 import threading
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from amqp.exceptions import AMQPError, MessageNacked
 from kombu import Connection
@@ -21,7 +21,7 @@ from kombu.exceptions import KombuError
 from dualtrack.domain.errors import BrokerUnavailable
 from dualtrack.faults import Fault, copies, point
 from dualtrack.queues import homes
-from dualtrack.queues.port import Task
+from dualtrack.queues.port import Ring, Task
 from dualtrack.queues.topology import Topology
 from dualtrack.queues.wire import Address, receive
 from dualtrack.settings import BrokerSettings
@@ -32,17 +32,6 @@ _TIMEOUT_S: Final = 5.0
 _MAX_IDLE: Final = 32
 _ERRORS: Final = (OSError, KombuError, AMQPError, MessageNacked)
 _HINT: Final = "check RabbitMQ and DUALTRACK_BROKER__URL"
-
-
-class _Ring(NamedTuple):
-    """A message to be published."""
-
-    task: Task
-    row_id: str
-    priority: int
-    traceparent: str | None
-    home: str | None
-    """Where the job is at home, as the thread that rings knows."""
 
 
 class _Line:
@@ -114,13 +103,13 @@ class Publisher:
         self._lock = threading.Lock()
         self._closed = False
 
-    def plan(self, job_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
-        """Ring for the planner."""
-        self._publish(Task.PLAN, job_id, priority, traceparent)
-
-    def execute(self, call_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
-        """Ring for an executor."""
-        self._publish(Task.EXECUTE, call_id, priority, traceparent)
+    def ring(self, rings: Sequence[Ring]) -> None:
+        """Publish them in one go, and wait until the broker has confirmed all."""
+        heard = [ring for ring in rings for _ in range(copies(Fault.PUBLISH, ring.row_id))]
+        if heard:
+            self._rings.do(heard)
+        for ring in rings:
+            point(Fault.PUBLISHED, ring.row_id)
 
     def backlog(self, task: Task) -> int:
         """Messages that no worker has taken yet."""
@@ -135,11 +124,6 @@ class Publisher:
         with self._lock:
             self._closed = True
         self._drop_idle()
-
-    def _publish(self, task: Task, row_id: str, priority: int, traceparent: str | None) -> None:
-        for _ in range(copies(Fault.PUBLISH, row_id)):
-            self._rings.do(_Ring(task, row_id, priority, traceparent, homes.current()))
-        point(Fault.PUBLISHED, row_id)
 
     def _use(self, act: Callable[[_Line], _T]) -> _T:
         """Act on a line. A kept one may have died unnoticed, and its siblings with it: then once more on a new one, the others dropped."""
@@ -178,11 +162,11 @@ class Publisher:
                 return
         line.hang_up()
 
-    def _send(self, rings: Sequence[_Ring]) -> Sequence[None]:
-        self._use(lambda line: line.publish([self._frames(line.channel.channel_id, ring) for ring in rings]))
-        return [None] * len(rings)
+    def _send(self, asked: Sequence[Sequence[Ring]]) -> Sequence[None]:
+        self._use(lambda line: line.publish([self._frames(line.channel.channel_id, ring) for rings in asked for ring in rings]))
+        return [None] * len(asked)
 
-    def _frames(self, channel: int, ring: _Ring) -> bytes:
+    def _frames(self, channel: int, ring: Ring) -> bytes:
         # Of protocol 2 what Celery can't do without; each further header is read by it in pure Python.
         headers = {"lang": "py", "task": ring.task.value, "id": str(uuid.uuid4())}
         address = self._addresses[ring.task]

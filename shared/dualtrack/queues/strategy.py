@@ -10,19 +10,22 @@ import itertools
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from celery.exceptions import InvalidTaskError, Reject
 
 from dualtrack.faults import Fault, point
 from dualtrack.queues import homes
+from dualtrack.queues.port import Begins
 from dualtrack.queues.wire import Deliveries, Delivery
 
 _LOG: Final = logging.getLogger(__name__)
 STRATEGY: Final = f"{__name__}:take"
 HOME_KEY: Final = "dualtrack_home"
 """Of Celery's configuration: the name of the executor that this process is."""
+BEGIN_KEY: Final = "dualtrack_begin"
+"""Of Celery's configuration: the `Begins` of this process; None: it has none."""
 _CONTENT_TYPE: Final = "application/json"
 
 
@@ -100,6 +103,57 @@ class Acknowledger:
             point(Fault.ACKNOWLEDGED)
 
 
+class Intake:
+    """Hands messages to threads, and before that has their rows claimed together: all that have come when it is their turn.
+
+    Nothing that is claimed may wait for a thread. There are no more messages here than threads, but for a while after a connection
+    was lost: those that come then are claimed one by one.
+    """
+
+    def __init__(self, work: Callable[..., None], apply: Callable[..., object], begin: Begins | None, threads: int) -> None:
+        """`work(message, row id, what it was begun with)` sees to one; `apply(function, arguments)` has it called by one of `threads`."""
+        self._work = work
+        self._apply = apply
+        self._begin = begin
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._came: list[tuple[Any, str]] = []
+
+    def take(self, message: Any, row_id: str) -> None:  # noqa: ANN401 - kombu's message
+        """A message has come. One that was with another consumer is seen to by itself."""
+        TALLY.begin()
+        if self._begin is None or _was_with_another(message) or TALLY.active > self._threads:
+            self._apply(self._work, (message, row_id))
+            return
+        with self._lock:
+            first = not self._came
+            self._came.append((message, row_id))
+        if first:
+            self._apply(self._begin_all, (self._begin,))
+
+    def _begin_all(self, begin: Begins) -> None:
+        taken: list[tuple[Any, str]] = []
+
+        def rung() -> list[str]:
+            with self._lock:
+                taken[:], self._came = self._came, []
+            return [row_id for _, row_id in taken]
+
+        begun: Sequence[Any | None]
+        try:
+            begun = begin(rung)
+        except Exception as error:  # noqa: BLE001 - each meets it again by itself, and says so
+            _LOG.debug("not begun together: %r", error)
+            begun = [None] * len(taken or rung())
+        mine, *others = [(*each, what) for each, what in zip(taken, begun, strict=True)]
+        for each in others:
+            try:
+                self._apply(self._work, each)
+            except RuntimeError:  # the pool takes nothing more, since the worker is about to end: it waits for this thread
+                self._work(*each)
+        self._work(*mine)
+
+
 def take(task: Any, app: Any, consumer: Any) -> Callable[..., None]:  # noqa: ANN401 - Celery's, which have no types here
     """What Celery calls when a consumer starts: the function that takes each of its messages. It hands the row's id to the pool.
 
@@ -108,13 +162,12 @@ def take(task: Any, app: Any, consumer: Any) -> Callable[..., None]:  # noqa: AN
     home: str | None = app.conf.get(HOME_KEY)
     soon = consumer.hub.call_soon if consumer.hub else _at_once
     acknowledger = Acknowledger(soon, consumer.connection_errors)
-    run, pool = task.run, consumer.pool
+    run = task.run
 
-    def work(message: Any, row_id: str) -> None:  # noqa: ANN401 - kombu's message
-        TALLY.begin()
+    def work(message: Any, row_id: str, begun: Any | None = None) -> None:  # noqa: ANN401 - kombu's message, and what it was begun with
         try:
             with homes.at(home or message.headers.get(homes.HEADER)):
-                run(row_id, redelivered=_was_with_another(message))
+                run(row_id, begun, redelivered=_was_with_another(message))
         except Reject as error:
             _LOG.error("%s %s: %s; the message goes to the dead letters", task.name, row_id, error.args[0])
             acknowledger.refused(message)
@@ -126,10 +179,12 @@ def take(task: Any, app: Any, consumer: Any) -> Callable[..., None]:  # noqa: AN
         point(Fault.ACKNOWLEDGE)
         acknowledger.handled(message)
 
+    intake = Intake(work, consumer.pool.apply_async, app.conf.get(BEGIN_KEY), consumer.pool.limit)
+
     def receive(message: Any, *_: object) -> None:  # noqa: ANN401 - kombu's message
         row_id = _row_id(message.body, message.content_type)
         acknowledger.taken(message)
-        pool.apply_async(work, (message, row_id))
+        intake.take(message, row_id)
 
     def deliver(delivery: Delivery) -> bool:
         try:
@@ -137,7 +192,7 @@ def take(task: Any, app: Any, consumer: Any) -> Callable[..., None]:  # noqa: AN
         except InvalidTaskError:
             return False
         acknowledger.taken(delivery)
-        pool.apply_async(work, (delivery, row_id))
+        intake.take(delivery, row_id)
         return True
 
     consumer.deliveries = Deliveries(task.name, deliver)

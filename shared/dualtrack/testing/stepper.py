@@ -32,7 +32,7 @@ from dualtrack.engine.scheduler import Scheduler
 from dualtrack.models.port import ModelGateway
 from dualtrack.objects.port import ObjectStore
 from dualtrack.objects.workdirs import Workdirs
-from dualtrack.queues.port import Task
+from dualtrack.queues.port import Ring, Task
 from dualtrack.sandbox.sessions import Sessions
 from dualtrack.tools.registry import Registry
 
@@ -49,11 +49,9 @@ class RecordingDoorbell:
         self.rings: deque[tuple[str, str]] = deque()
         self.broken = False
 
-    def plan(self, job_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
-        self._ring("plan", job_id)
-
-    def execute(self, call_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
-        self._ring("execute", call_id)
+    def ring(self, rings: Sequence[Ring]) -> None:
+        self.check()
+        self.rings.extend((ring.task.removeprefix("dualtrack."), ring.row_id) for ring in rings)
 
     def backlog(self, task: Task) -> int:
         self.check()
@@ -62,10 +60,6 @@ class RecordingDoorbell:
     def check(self) -> None:
         if self.broken:
             raise BrokerUnavailable("The broker is away.")
-
-    def _ring(self, task: str, row_id: str) -> None:
-        self.check()
-        self.rings.append((task, row_id))
 
 
 class _TurnedLeases(Leases):

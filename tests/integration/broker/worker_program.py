@@ -22,7 +22,7 @@ from dualtrack.health import HealthFile
 from dualtrack.queues import topology
 from dualtrack.queues.celery_app import create_app, run_worker
 from dualtrack.queues.consuming import Consuming
-from dualtrack.queues.port import Task
+from dualtrack.queues.port import Rung, Task
 from dualtrack.queues.strategy import HOME_KEY
 from dualtrack.telemetry import logs
 
@@ -49,7 +49,17 @@ def _say(what: str, row_id: str) -> None:
         file.write(f"{what} {row_id} {os.getpid()}\n")
 
 
-def _handle(row_id: str) -> None:
+def _begin(rung: Rung) -> list[str | None]:
+    """Take what has come together, as a platform does, and fail for some."""
+    rows = rung()
+    _say("together", str(len(rows)))
+    if any(row_id.startswith("spoiled") for row_id in rows):
+        raise RuntimeError("nothing is begun")
+    return [f"begun {row_id}" if row_id.startswith("together") else None for row_id in rows]
+
+
+def _handle(row_id: str, begun: object) -> None:
+    assert begun == (f"begun {row_id}" if row_id.startswith("together") else None)
     _say("begin", row_id)
     kind, _, rest = row_id.partition("-")
     if kind == "deaf" and int(rest) == os.getpid():
@@ -67,7 +77,7 @@ def main() -> None:
     topology.HOME_WAIT_MS = _HOME_WAIT_MS  # type: ignore[misc] # a busy machine may take longer to get at a message
     settings = bootstrap.load_settings()
     logs.setup("worker", settings.telemetry)
-    app = create_app(settings.broker, _TASK, _handle)
+    app = create_app(settings.broker, _TASK, _handle, begin=_begin)
     app.steps["consumer"].add(_Keep)
     _say("home", str(app.conf[HOME_KEY]))
     probe = Consuming(app, settings.broker, _TASK, _THREADS).probe

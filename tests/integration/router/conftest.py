@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from dualtrack.domain.limits import PlatformLimits
 from dualtrack.engine.runtime import Runtime
 from dualtrack.models.port import ModelGateway
 from dualtrack.objects.port import ObjectStore
-from dualtrack.queues.port import Task
+from dualtrack.queues.port import Ring, Task
 from dualtrack.settings import DatabaseSettings, RouterSettings
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.scripted_model import ScriptedModel
@@ -39,12 +39,9 @@ class RecordingDoorbell:
     planned: list[str] = field(default_factory=list)
     down: bool = False
 
-    def plan(self, job_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
+    def ring(self, rings: Sequence[Ring]) -> None:
         self.check()
-        self.planned.append(job_id)
-
-    def execute(self, call_id: str, *, priority: int = 0, traceparent: str | None = None) -> None:
-        self.check()
+        self.planned.extend(ring.row_id for ring in rings if ring.task is Task.PLAN)
 
     def backlog(self, task: Task) -> int:
         self.check()
