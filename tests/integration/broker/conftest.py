@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from dualtrack.health import END_AFTER_S
-from dualtrack.queues.port import Ring, Task
+from dualtrack.queues.port import Task, ring_for
 from dualtrack.queues.publisher import Publisher
 from dualtrack.queues.topology import HOME_WAIT_MS
 from dualtrack.settings import BrokerSettings
@@ -69,7 +69,7 @@ class Workers:
 
     def ring(self, *row_ids: str) -> None:
         for row_id in row_ids:
-            self.publisher.ring([Ring(self.task, row_id)])
+            self.publisher.ring([ring_for(self.task, row_id)])
 
     def lines(self) -> list[str]:
         return self._file.read_text().splitlines()

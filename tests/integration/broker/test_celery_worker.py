@@ -155,3 +155,13 @@ def test_a_silent_worker_ends_itself(workers: Workers) -> None:
     workers.wait_said("worker", "does not know this process")
     assert workers.processes["other"].running()
     workers.wait_healthy("other")
+
+
+@executor_only
+def test_what_was_begun_together_is_passed_on_and_what_could_not_be_is_done_all_the_same(workers: Workers) -> None:
+    workers.ring("together-a", "together-b", "c")
+    workers.start()
+    workers.wait(lambda: workers.count("end") == 3, "all of them, each told of what was begun for it")
+    workers.ring("spoiled-a", "d")
+    workers.wait(lambda: workers.count("end") == 5, "two of which at least one spoiled it")
+    assert workers.count("together") >= 2  # asked for all that had come, at least once for each burst
