@@ -97,6 +97,7 @@ STATUS: Final[Mapping[str, int]] = {
     INTERNAL: 500,
     "internal_fault": 500,
     "record_unreadable": 500,
+    "secret_unreadable": 500,
     "infrastructure_error": 503,
     "database_unavailable": 503,
     "broker_unavailable": 503,

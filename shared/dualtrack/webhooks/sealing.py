@@ -21,6 +21,8 @@ _KEY_CHARS: Final = 44
 class SecretUnreadable(RecordUnreadable):
     """A secret that none of the keys opens."""
 
+    code = "secret_unreadable"
+
 
 def require_key(text: str) -> None:
     """Raise `ValueError` unless it is a key: the base64 (URL alphabet) of 32 bytes."""
