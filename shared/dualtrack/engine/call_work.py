@@ -117,7 +117,9 @@ class CallWork:
                 check()
                 if changes:
                     workspace, result = self._saved(store, job, call, lease, place, result)
-                done = interruptible(partial(self._kept, store, job, call, output, check, workspace, result), lease.cancel)
+                keep = partial(self._kept, store, job, call, output, check, workspace, result)
+                # A thread costs as much as all the rest of a short call: only where the store may keep it waiting.
+                done = interruptible(keep, lease.cancel) if self._stores(result, output) else keep()
             except Cancelled:
                 done = Done(result, job.workspace)
             return replace(done, wall_s=time.monotonic() - started, egress=place.asked())
@@ -177,6 +179,11 @@ class CallWork:
     def _latest(self, job_id: str) -> LatestChange | None:
         with self._runtime.database.transaction() as tx:
             return steps.latest_change(tx, job_id)
+
+    def _stores(self, result: ToolResult, output: CallOutput) -> bool:
+        """Whether there is anything of a call to be stored."""
+        long = len(result.observation.text) > self._runtime.limits.observation_chars
+        return long or bool(result.artifacts) or any(output.beyond(channel) is not None for channel in Channel)
 
     def _kept(
         self,

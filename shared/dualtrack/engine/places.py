@@ -115,9 +115,10 @@ class Places:
             self._places.move_to_end(job_id)
             self._users[job_id] = self._users.get(job_id, 0) + 1
             # What is left of jobs that have no session is next to nothing, yet there is no end of jobs.
-            bare = [other for other, kept in self._places.items() if not kept.live and other not in self._users]
-            for other in bare[: max(0, len(bare) - _BARE)]:
-                del self._places[other]
+            if len(self._places) > _BARE:
+                bare = [other for other, kept in self._places.items() if not kept.live and other not in self._users]
+                for other in bare[: max(0, len(bare) - _BARE)]:
+                    del self._places[other]
         if old is not None and old is not place:
             old.end(EndReason.EVICTED)
         return place

@@ -211,4 +211,7 @@ _known_lock = threading.Lock()
 
 def _known_of(store: ObjectStore) -> _Known:
     with _known_lock:
-        return _known.setdefault(store, _Known())
+        known = _known.get(store)
+        if known is None:
+            known = _known[store] = _Known()
+        return known

@@ -141,10 +141,11 @@ class Workdirs:
 
     def _take_surplus(self) -> list[str]:
         """Put the least recently used idle directories out of the way, to be removed without the lock."""
-        idle = [job_id for job_id, directory in self._directories.items() if not directory._users]  # noqa: SLF001
         held = sum(directory.size for directory in self._directories.values())
+        if len(self._directories) <= self._max and held <= self._max_bytes:
+            return []
         taken = []
-        for job_id in idle:
+        for job_id in [job_id for job_id, directory in self._directories.items() if not directory._users]:  # noqa: SLF001
             if len(self._directories) <= self._max and held <= self._max_bytes:
                 break
             held -= self._directories[job_id].size

@@ -30,6 +30,8 @@ from dualtrack.settings import TelemetrySettings
 Attributes = Mapping[str, str | int | float | bool]
 
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
+_exports = True
+"""Whether spans are exported; where nobody said so by `setup`, whoever made the provider sees to it."""
 _reserved_span_id: ContextVar[int | None] = ContextVar("reserved_span_id", default=None)
 
 
@@ -54,6 +56,8 @@ def setup(service: str, settings: TelemetrySettings) -> Callable[[], None]:
     resource = Resource.create({"service.name": f"dualtrack-{service}", "service.version": __version__})
     sampler = DEFAULT_ON if settings.otlp_endpoint else ALWAYS_OFF
     provider = TracerProvider(resource=resource, id_generator=_IdGenerator(), sampler=sampler)
+    global _exports  # noqa: PLW0603 - as the provider, which is the process's
+    _exports = settings.otlp_endpoint is not None
     if settings.otlp_endpoint:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
@@ -84,6 +88,12 @@ def span(
 ) -> Iterator[Span]:
     """A span around a block; `parent` is a W3C traceparent, else the current span. An exception is recorded and marks it as failed."""
     context = _context(parent) if parent else None
+    if not _exports:
+        within = trace.get_current_span(context)
+        if within.get_span_context().is_valid:  # nobody will see a span of its own: logs tell the trace, and what it belongs to
+            with trace.use_span(trace.NonRecordingSpan(within.get_span_context())) as opened:
+                yield opened
+            return
     with _tracer().start_as_current_span(name, context=context, kind=kind, attributes=dict(attributes or {})) as opened:
         yield opened
 
