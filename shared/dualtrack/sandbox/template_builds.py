@@ -33,6 +33,8 @@ from dualtrack.settings import SandboxSettings
 
 UNUSED_S: Final = 7 * 24 * 3600.0
 """A built template that no settings here name any more is removed once nobody has used it for this long."""
+_LOOK_S: Final = 0.1
+"""Between two looks at what another one builds."""
 _INSTALL_S: Final = 1800.0
 _MESSAGE_CHARS: Final = 2000
 _DRAFT: Final = ".draft-"
@@ -109,8 +111,14 @@ class TemplateBuilder:
         try:
             make_base(store)
             directory = self._templates.directory(definition)
-            if not directory.is_dir():  # else processes that show it hold its lock, for as long as they live
-                with _locked(directory):
+            # Never waiting in the kernel: once another has built it, whoever shows it holds its lock for as long as they live.
+            while not directory.is_dir():
+                with contextlib.ExitStack() as held:
+                    try:
+                        held.enter_context(_locked(directory, wait=False))
+                    except BlockingIOError:
+                        time.sleep(_LOOK_S)
+                        continue
                     if not directory.is_dir():
                         self._build(definition, directory, say)
         except OSError as error:
