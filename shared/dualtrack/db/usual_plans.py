@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     CTE,
     BigInteger,
     Boolean,
+    ColumnElement,
     Float,
     Integer,
     Numeric,
     SmallInteger,
+    TableValuedAlias,
     Text,
     and_,
     any_,
     case,
+    exists,
     func,
     insert,
     literal,
@@ -28,16 +32,18 @@ from sqlalchemy.sql.base import Executable
 
 from dualtrack.db import budgets
 from dualtrack.db.claims import KEY_LIMITED
+from dualtrack.db.hook_tables import webhooks
 from dualtrack.db.prepared import Prepared, given
 from dualtrack.db.rows import AnyRow
 from dualtrack.db.swift import Runs
-from dualtrack.db.tables import calls, events, jobs, steps
+from dualtrack.db.tables import approvals, calls, events, jobs, steps
 from dualtrack.db.usual import EVENT_COLUMNS, UNASKED, Types, fits, ids, joined, rows, seconds
-from dualtrack.domain.events import NewEvent
+from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus, Phase
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.usage import Usage
+from dualtrack.domain.waiting import ApprovalStatus
 
 # Jobs are claimed
 
@@ -54,6 +60,8 @@ class Claimed(NamedTuple):
 
 def claim(tx: Runs, job_ids: Sequence[str], owner: int, limits: PlatformLimits) -> dict[str, Claimed]:
     """Claim those of the jobs that run, whose last record was a success, that belong to no family and are asked for nothing; by id.
+
+    Those that are queued run from now on, and their `job.started` is written.
 
     Another transaction may have written the last step in the moment in which this one began: then not all of it is there, or not as it is.
     """
@@ -75,12 +83,15 @@ _STEP_COLUMNS: Final = _JOB_COLUMNS + len(steps.c)
 
 
 def _claim_statement() -> Executable:
-    planning = (jobs.c.phase == Phase.PLAN.value, jobs.c.status == JobStatus.RUNNING.value)
+    planning = (jobs.c.phase == Phase.PLAN.value, jobs.c.status.in_([JobStatus.QUEUED.value, JobStatus.RUNNING.value]))
     untroubled = (jobs.c.owner.is_(None), jobs.c.not_before.is_(None), jobs.c.tries == 0)
     simple = (jobs.c.root_id.is_(None), jobs.c.messages == 0)
     chosen = jobs.c.id == any_(ids("chosen"))
     locked = (
-        select(jobs.c.id).where(chosen, fits(*planning, *untroubled, *simple, *UNASKED)).with_for_update(skip_locked=True).cte("locked")
+        select(jobs.c.id, (jobs.c.status == JobStatus.QUEUED.value).label("fresh"))
+        .where(chosen, fits(*planning, *untroubled, *simple, *UNASKED))
+        .with_for_update(skip_locked=True)
+        .cte("locked")
     )
     until = func.clock_timestamp() + seconds("lease")
     values = {
@@ -91,14 +102,19 @@ def _claim_statement() -> Executable:
         "due_at": until,
         "rings": 0,
         "started_at": func.coalesce(jobs.c.started_at, func.now()),
+        "status": JobStatus.RUNNING.value,
+        "last_seq": jobs.c.last_seq + case((locked.c.fresh, 1), else_=0),
     }
     change = update(jobs).where(jobs.c.id == locked.c.id).values(values)
     time_over = (jobs.c.deadline_at <= func.clock_timestamp()).label("time_over")
-    claimed = change.returning(*jobs.c, KEY_LIMITED, time_over).cte("claimed")
+    claimed = change.returning(*jobs.c, KEY_LIMITED, time_over, locked.c.fresh).cte("claimed")
+    event = select(claimed.c.id, claimed.c.last_seq, literal(EventType.JOB_STARTED.value), literal({}, JSONB)).where(claimed.c.fresh)
+    started = insert(events).from_select(EVENT_COLUMNS, event).cte("started")
     last = claimed.outerjoin(steps, and_(steps.c.job_id == claimed.c.id, steps.c.number == claimed.c.step))
     its_calls = and_(calls.c.job_id == claimed.c.id, calls.c.step == claimed.c.step)
-    columns = [*claimed.c, *(each.label(f"step_{each.name}") for each in steps.c), *(each.label(f"call_{each.name}") for each in calls.c)]
-    return select(*columns).select_from(last.outerjoin(calls, its_calls)).order_by(calls.c.position)
+    its_own = [each for each in claimed.c if each is not claimed.c.fresh]
+    columns = [*its_own, *(each.label(f"step_{each.name}") for each in steps.c), *(each.label(f"call_{each.name}") for each in calls.c)]
+    return select(*columns).select_from(last.outerjoin(calls, its_calls)).order_by(calls.c.position).add_cte(started)
 
 
 _CLAIM: Final = Prepared(_claim_statement)
@@ -108,7 +124,7 @@ _CLAIM: Final = Prepared(_claim_statement)
 
 
 class Decided(NamedTuple):
-    """A decision that has calls for executors and nothing else of note."""
+    """A decision that has calls for executors, or ends its job as a success, and nothing else of note."""
 
     job: Job
     """As it was claimed."""
@@ -124,16 +140,25 @@ class Decided(NamedTuple):
     first: Sequence[str]
     """Ids of those that may run from now on."""
     events: Sequence[NewEvent]
+    answer: str | None = None
+    """The job ends with it; None: it goes on."""
 
 
-def record(tx: Runs, decided: Sequence[Decided], *, ring_s: float) -> set[tuple[str, int]]:
-    """Write those of the decisions whose jobs are asked for nothing and still claimed by the attempt that made them; job and attempt.
+def record(tx: Runs, decided: Sequence[Decided], *, ring_s: float) -> dict[tuple[str, int], datetime | None]:
+    """Write those of the decisions whose jobs are asked for nothing and still claimed by the attempt that made them; when each job ended,
+    by job and attempt.
 
-    Not those that have a call with a column that this does not know.
+    Not those that have a call with a column that this does not know. Nor do jobs end here that belong to a family, wait for anything, have
+    been told of anything since they were claimed, or whose end a webhook is to be told.
     """
     known = [each for each in decided if all(row.keys() <= _ROW_COLUMNS for row in each.rows)]
+    going, ending = [each for each in known if each.answer is None], [each for each in known if each.answer is not None]
+    return _record(tx, going, _RECORD, _RECORD_KEYED, ring_s) | _record(tx, ending, _END, _END_KEYED, ring_s)
+
+
+def _record(tx: Runs, known: Sequence[Decided], plain: Prepared, keyed: Prepared, ring_s: float) -> dict[tuple[str, int], datetime | None]:
     if not known:
-        return set()
+        return {}
     values = {
         "decided": [_decision(each) for each in known],
         "called": [
@@ -148,8 +173,8 @@ def record(tx: Runs, decided: Sequence[Decided], *, ring_s: float) -> set[tuple[
         ],
         "ring": ring_s,
     }
-    statement = _RECORD if all(each.job.key_id is None for each in known) else _RECORD_KEYED
-    return set(statement.run(tx, values))
+    statement = plain if all(each.job.key_id is None for each in known) else keyed
+    return {(job_id, attempt): finished_at for job_id, attempt, finished_at in statement.run(tx, values)}
 
 
 _COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
@@ -173,6 +198,9 @@ _DECISION: Final[Types] = {
     "key": Text,
     "shard": SmallInteger,
     "told": Integer,
+    "seq": BigInteger,
+    "messages": Integer,
+    "answer": Text,
 }
 _CALL: Final[Types] = {
     "id": Text,
@@ -214,16 +242,19 @@ def _decision(decided: Decided) -> dict[str, Any]:
         "key": job.key_id,
         "shard": budgets.shard_of(job.id),
         "told": len(decided.events),
+        "seq": job.last_seq,
+        "messages": job.messages,
+        "answer": decided.answer,
     }
 
 
-def _record_statement(*more: Callable[[CTE], CTE]) -> Executable:
+def _record_statement(*more: Callable[[CTE], CTE], ending: bool = False) -> Executable:
     """The jobs' change, and with it the steps, their calls and the events."""
     decided = rows("decided", _DECISION)
     locked = (
         select(jobs.c.id, *(each.label(f"new_{each.name}") for each in decided.c))
         .select_from(jobs.join(decided, jobs.c.id == decided.c.job))
-        .where(fits(jobs.c.attempt == decided.c.of_attempt, jobs.c.owner.is_not(None), *UNASKED))
+        .where(fits(jobs.c.attempt == decided.c.of_attempt, jobs.c.owner.is_not(None), *UNASKED), *(_at_rest(decided) if ending else ()))
         .with_for_update(of=jobs, skip_locked=True)
         .cte("locked")
     )
@@ -240,19 +271,42 @@ def _record_statement(*more: Callable[[CTE], CTE]) -> Executable:
             malformed=0,
             rings=0,
             context_tokens=new["context_tokens"],
-            phase=Phase.EXECUTE.value,
             due_at=None,
             plan=func.coalesce(new["plan"], jobs.c.plan),
             last_seq=jobs.c.last_seq + new["told"],
             **{name: jobs.c[name] + new[name] for name in _COUNTS},
+            **(_over(new["answer"]) if ending else {"phase": Phase.EXECUTE.value}),
         )
-        .returning(jobs.c.id, (jobs.c.last_seq - new["told"]).label("before"), *(each.label(name) for name, each in new.items()))
+        .returning(
+            jobs.c.id,
+            (jobs.c.last_seq - new["told"]).label("before"),
+            jobs.c.finished_at,
+            *(each.label(name) for name, each in new.items()),
+        )
         .cte("changed")
     )
     names = ["number", "thought", "reflection", "model", "latency_s", *_COUNTS]
     step = select(changed.c.id, *(changed.c[name] for name in names), literal(""))
     stepped = insert(steps).from_select(["job_id", *names, "note"], step).cte("stepped")
-    return select(changed.c.id, changed.c.of_attempt).add_cte(stepped, _called(changed), _told(changed), *(make(changed) for make in more))
+    told = select(changed.c.id, changed.c.of_attempt, changed.c.finished_at)
+    return told.add_cte(stepped, _called(changed), _told(changed), *(make(changed) for make in more))
+
+
+def _at_rest(decided: TableValuedAlias) -> tuple[ColumnElement[bool], ...]:
+    """Nothing of the job is open but this decision, and nobody is to be told of its end but by its event."""
+    open_calls = exists().where(calls.c.job_id == jobs.c.id, calls.c.step == jobs.c.step, calls.c.finished_at.is_(None))
+    requests = exists().where(approvals.c.job_id == jobs.c.id, fits(approvals.c.status == ApprovalStatus.PENDING.value))
+    on = fits(webhooks.c.disabled_at.is_(None))
+    tenants = exists().where(webhooks.c.tenant_id == jobs.c.tenant_id, webhooks.c.job_id.is_(None), on)
+    its_own = exists().where(webhooks.c.job_id == jobs.c.id, on)
+    unchanged = (jobs.c.last_seq == decided.c.seq, jobs.c.messages == decided.c.messages)
+    return fits(*unchanged, jobs.c.root_id.is_(None)), ~open_calls, ~requests, ~tenants, ~its_own
+
+
+def _over(answer: ColumnElement[str]) -> dict[str, Any]:
+    """What `db.jobs.end` writes."""
+    nothing = dict.fromkeys(("reason", "message", "waiting_since", "waiting_until"))
+    return {**nothing, "status": JobStatus.SUCCEEDED.value, "phase": Phase.NONE.value, "answer": answer, "finished_at": func.now()}
 
 
 def _called(changed: CTE) -> CTE:
@@ -286,3 +340,5 @@ def _spent(changed: CTE) -> CTE:
 
 _RECORD: Final = Prepared(_record_statement)
 _RECORD_KEYED: Final = Prepared(lambda: _record_statement(_spent))
+_END: Final = Prepared(lambda: _record_statement(ending=True))
+_END_KEYED: Final = Prepared(lambda: _record_statement(_spent, ending=True))

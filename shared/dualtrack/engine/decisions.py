@@ -65,6 +65,12 @@ class Outline:
         return any(row["tool"] == DELEGATE_TOOL and row["id"] in self.first_wave for row in self.rows)
 
     @property
+    def answer(self) -> str | None:
+        """What the job ends with by this decision, as a success and without anything to be verified first; None: it does not."""
+        ends = self.finish is not None and self.finish.success and not self.dispatch and not self.unverified
+        return self.finish.answer if self.finish is not None and ends else None
+
+    @property
     def first_wave(self) -> list[str]:
         """Calls that may run now, where nobody is to be asked."""
         return [call_id for wave, call_id in self.dispatch if wave == 0]

@@ -60,13 +60,18 @@ def end_job(
     code = None if reason is None else str(reason)
     jobs.end(tx, job_id, status, reason=code, message=message, answer=answer)
     job = jobs.get(tx, job_id)
-    data: dict[str, object] = {"steps": job.step, "usage": usage_data(job.usage)}
-    data |= {key: value for key, value in (("reason", code), ("message", message), ("answer", answer)) if value is not None}
-    notices.record(tx, job_id, *dropped, NewEvent(_END_EVENT[status], data))
-    tx.after_commit(lambda: _export_span(job))
+    notices.record(tx, job_id, *dropped, end_event(status, job.step, job.usage, reason=code, message=message, answer=answer))
+    tx.after_commit(lambda: export_span(job))
 
 
-def _export_span(job: Job) -> None:
+def end_event(status: JobStatus, step: int, usage: Usage, **more: str | None) -> NewEvent:
+    """The last event of a job that has ended after so many steps; `more`: `reason`, `message` and `answer`, where it has any."""
+    data: dict[str, object] = {"steps": step, "usage": usage_data(usage)}
+    return NewEvent(_END_EVENT[status], data | {key: value for key, value in more.items() if value is not None})
+
+
+def export_span(job: Job) -> None:
+    """Export the span of a job that has ended."""
     if job.finished_at is None or not job.traceparent:
         return
     tracing.export_reserved(

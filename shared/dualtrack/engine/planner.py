@@ -281,8 +281,8 @@ class Planner:
                 message="The agent gave up; its answer says why.",
                 answer=outline.finish.answer,
             )
-        elif outline.finish is not None and not outline.dispatch and not outline.unverified:
-            end_job(tx, job.id, JobStatus.SUCCEEDED, answer=outline.finish.answer)
+        elif outline.answer is not None:
+            end_job(tx, job.id, JobStatus.SUCCEEDED, answer=outline.answer)
         elif wanted.hold is not None or outline.asks or outline.delegates:
             flow.go_on(tx, self._runtime, jobs.get(tx, job.id))
         elif outline.dispatch:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 from dualtrack.db import claims, usual_plans
@@ -12,9 +14,11 @@ from dualtrack.db.rows import call_of, job_of, step_of
 from dualtrack.domain.errors import DatabaseUnavailable
 from dualtrack.domain.events import NewEvent
 from dualtrack.domain.job import Job
+from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.step import Step
 from dualtrack.engine import doorbells
 from dualtrack.engine.decisions import Outline
+from dualtrack.engine.ending import end_event, export_span
 from dualtrack.engine.gate import Gate
 from dualtrack.engine.history import History
 from dualtrack.engine.runtime import WorkerRuntime
@@ -71,15 +75,18 @@ class UsualPlans:
         return found
 
     def record(self, job: Job, decision: Decision, thought: str, reflection: str, outline: Outline, told: Sequence[NewEvent]) -> bool:
-        """Write down a decision that has calls for executors and nothing else of note, and ring for them.
+        """Write down a decision that has calls for executors, and ring for them, or that ends its job, and nothing else of note.
 
         False where it is not so, or the job was asked for something.
         """
-        if not outline.dispatch or outline.finish is not None or outline.asks or outline.delegates:
+        answer = outline.answer
+        if outline.asks or outline.delegates or (answer is None and (outline.finish is not None or not outline.dispatch)):
             return False
         first = outline.first_wave
+        if answer is not None:
+            told = [*told, end_event(JobStatus.SUCCEEDED, job.step + 1, job.usage + decision.usage, answer=answer)]
         decided = usual_plans.Decided(
-            job, thought, reflection, decision.model, decision.usage, decision.latency_s, outline.plan, outline.rows, first, told
+            job, thought, reflection, decision.model, decision.usage, decision.latency_s, outline.plan, outline.rows, first, told, answer
         )
         return self._records.do((decided, doorbells.for_execute(first, job)))
 
@@ -89,8 +96,17 @@ class UsualPlans:
         with self._runtime.database.statements() as tx:
             written = usual_plans.record(tx, [decided for decided, _ in asked], ring_s=self._runtime.limits.ring_s)
         done = [(decided.job.id, decided.job.attempt) in written for decided, _ in asked]
-        for (decided, _), recorded in zip(asked, done, strict=True):
-            if recorded:
-                point(Fault.PLANNER_RECORDED, decided.job.id)
-        doorbells.ring(self._runtime, [ring for (_, rings), recorded in zip(asked, done, strict=True) if recorded for ring in rings])
+        recorded = [each for each, is_written in zip(asked, done, strict=True) if is_written]
+        for decided, _ in recorded:
+            point(Fault.PLANNER_RECORDED, decided.job.id)
+        doorbells.ring(self._runtime, [ring for _, rings in recorded for ring in rings])
+        for decided, _ in recorded:
+            if decided.answer is not None:
+                _export(decided, written[decided.job.id, decided.job.attempt])
         return done
+
+
+def _export(decided: usual_plans.Decided, finished_at: datetime | None) -> None:
+    job = decided.job
+    usage = job.usage + decided.usage
+    export_span(replace(job, status=JobStatus.SUCCEEDED, step=job.step + 1, usage=usage, finished_at=finished_at))

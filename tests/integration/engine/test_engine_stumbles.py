@@ -50,15 +50,21 @@ def fails(*_: Any, **__: Any) -> Any:
     raise KeyError("nobody foresaw this")
 
 
+def claims_fail(stepper: Stepper, patched: pytest.MonkeyPatch) -> None:
+    """A planner meets something that nobody foresaw whenever it claims a job."""
+    patched.setattr(stepper.planner._gate, "plainly_open", lambda *_: False)
+    patched.setattr(stepper.planner._gate, "closed", fails)
+
+
 def test_a_job_that_no_planner_can_claim_ends(make: Make, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     stepper = make([shell("true"), finish()], attempts=3)
     job = stepper.submit()
-    monkeypatch.setattr(stepper.planner._gate, "closed", fails)
+    claims_fail(stepper, monkeypatch)
     let_time_pass(stepper, 2)
-    assert status(database, job.id) == ("queued", None)
+    assert status(database, job.id) == ("running", None)
     let_time_pass(stepper, 1)
     assert status(database, job.id) == ("failed", "internal_fault")
-    assert types(stepper, job) == ["job.queued", "job.failed"]
+    assert types(stepper, job) == ["job.queued", "job.started", "job.failed"]
 
 
 def test_a_call_that_no_executor_can_claim_ends_its_job(make: Make, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +83,7 @@ def test_a_job_that_stumbled_goes_on_as_if_nothing_had_been(make: Make, monkeypa
     stepper = make([shell("true"), finish()], attempts=3)
     job = stepper.submit()
     with monkeypatch.context() as patched:
-        patched.setattr(stepper.planner._gate, "closed", fails)
+        claims_fail(stepper, patched)
         let_time_pass(stepper, 2)
     assert stepper.run(job).status is JobStatus.SUCCEEDED
 
@@ -90,7 +96,7 @@ def test_a_database_that_is_away_is_no_stumble(make: Make, database: Database, m
         raise DatabaseUnavailable("it is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(stepper.planner._gate, "closed", away)
+        patched.setattr(stepper.planner._gate, "plainly_open", away)
         with pytest.raises(DatabaseUnavailable):
             stepper.ring()
     assert stepper.run(job).status is JobStatus.SUCCEEDED

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from dualtrack.db import claims, jobs, steps, tenants, usual_calls, usual_plans
+from dualtrack.db import approvals, claims, events, jobs, steps, tenants, usual_calls, usual_plans, webhooks
+from dualtrack.db.engine import Transaction
 from dualtrack.db.prepared import NOW
 from dualtrack.db.rows import call_of, job_of
 from dualtrack.db.tables import api_keys, key_usage
@@ -24,11 +25,12 @@ from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Hold
+from dualtrack.domain.webhook import NoticeType
 from dualtrack.engine import ending, flow
 from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.testing.stepper import Stepper
 
-from .conftest import CountingSandbox, Make, finish, python, shell
+from .conftest import CountingSandbox, Make, finish, python, shell, types
 
 _TIMES = {"created_at", "started_at", "finished_at", "due_at", "lease_until", "deadline_at", "at", "latency_s", "not_before"}
 _ITS_OWN = {"traceparent", "request_traceparent", "owner", "key_id"}
@@ -45,7 +47,7 @@ SCRIPT: list[Any] = [
 
 STATEMENTS: list[tuple[Any, str, Callable[[], Any]]] = [
     (usual_plans, "claim", dict),
-    (usual_plans, "record", set),
+    (usual_plans, "record", dict),
     (usual_calls, "begin", dict),
     (usual_calls, "finish", set),
 ]
@@ -286,9 +288,64 @@ def test_two_decisions_of_one_job_leave_the_newer(make: Make) -> None:
     late = usual_plans.Decided(replace(newer, attempt=newer.attempt - 1), "late", "", "m", Usage(1, 1), 0.0, None, [], [], told)
     ours = usual_plans.Decided(newer, "ours", "", "m", Usage(1, 2, 0, Decimal("0.000000001")), 0.5, [{"title": "t"}], [], [], told)
     with stepper.runtime.database.statements() as tx:
-        assert usual_plans.record(tx, [late, ours], ring_s=1) == {(job.id, newer.attempt)}
+        assert usual_plans.record(tx, [late, ours], ring_s=1) == {(job.id, newer.attempt): None}
     now = stepper.job(job)
     assert [step.thought for step in stepper.steps(job)][1:] == ["ours"]
     assert (now.step, now.plan, now.usage.output_tokens - newer.usage.output_tokens) == (2, ({"title": "t"},), 2)
     assert now.usage.cost_usd - newer.usage.cost_usd == Decimal("0.000000001")
     assert stepper.events(job)[-1].data == {"step": 2}
+
+
+def end_of(stepper: Stepper, job: Job, claimed: Job) -> dict[tuple[str, int], Any]:
+    told = [NewEvent(EventType.STEP_DECIDED, {"step": 2}), ending.end_event(JobStatus.SUCCEEDED, 2, claimed.usage, answer="there")]
+    decided = usual_plans.Decided(claimed, "done", "", "m", Usage(), 0.0, None, [], [], told, "there")
+    with stepper.runtime.database.statements() as tx:
+        return usual_plans.record(tx, [decided], ring_s=1)
+
+
+def test_a_job_ends_with_a_decision(make: Make) -> None:
+    stepper, job = after_a_step(make)
+    claimed = job_of(claim(stepper, job.id)[job.id].job)
+    ((key, finished_at),) = end_of(stepper, job, claimed).items()
+    ended = stepper.job(job)
+    assert (key, finished_at) == ((job.id, claimed.attempt), ended.finished_at)
+    assert (ended.status, ended.answer, ended.step) == (JobStatus.SUCCEEDED, "there", 2)
+    assert types(stepper, job)[-2:] == ["step.decided", "job.succeeded"]
+
+
+def message(tx: Transaction, stepper: Stepper, job: Job) -> None:
+    jobs.change(tx, job.id, {"messages": 1})
+
+
+def charged(tx: Transaction, stepper: Stepper, job: Job) -> None:
+    jobs.charge(tx, job.id, Usage(5, 5))
+    events.append(tx, job.id, NewEvent(EventType.STEP_DROPPED, {"step": 2}))
+
+
+def asked(tx: Transaction, stepper: Stepper, job: Job) -> None:
+    (call,) = steps.page(tx, job.id, after=0)[0].calls
+    values = {"id": "appr_1", "tenant_id": job.tenant_id, "job_id": job.id, "call_id": call.id, "kind": "call", "message": ""}
+    approvals.create(tx, values | {"tool": call.tool, "arguments": {}, "arguments_sha256": ""}, expires_s=60)
+
+
+def of_its_own(tx: Transaction, stepper: Stepper, job: Job) -> None:
+    hook(tx, job, job.id)
+
+
+def of_the_tenant(tx: Transaction, stepper: Stepper, job: Job) -> None:
+    hook(tx, job, None)
+
+
+def hook(tx: Transaction, job: Job, job_id: str | None) -> None:
+    kinds = [NoticeType.JOB_SUCCEEDED]
+    webhooks.add(tx, webhook_id="wh_1", tenant_id=job.tenant_id, url="https://there", events=kinds, secret="whsec_", job_id=job_id)
+
+
+@pytest.mark.parametrize("meanwhile", [message, charged, asked, of_its_own, of_the_tenant])
+def test_a_job_that_something_is_open_of_does_not_end_at_once(make: Make, meanwhile: Callable[[Transaction, Stepper, Job], None]) -> None:
+    stepper, job = after_a_step(make)
+    claimed = job_of(claim(stepper, job.id)[job.id].job)
+    with stepper.runtime.database.transaction() as tx:
+        meanwhile(tx, stepper, job)
+    assert end_of(stepper, job, claimed) == {}
+    assert stepper.job(job).status is JobStatus.RUNNING
