@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -17,7 +16,7 @@ from dualtrack.engine import doorbells
 from dualtrack.engine.runtime import WorkerRuntime
 from dualtrack.faults import Fault, point
 from dualtrack.queues.port import Ring
-from dualtrack.together import Together
+from dualtrack.together import Together, make_room
 
 
 class UsualCalls:
@@ -27,6 +26,7 @@ class UsualCalls:
         self._worker = worker
         self._runtime = worker.base
         self._turn = threading.Lock()
+        self._company = False
         self._ends: Final = Together(self._end, shared=(DatabaseUnavailable,), turn=self._turn)
 
     def begin(self, rung: Callable[[], Sequence[str]]) -> list[usual_calls.Begun | None]:
@@ -35,8 +35,9 @@ class UsualCalls:
         `rung` gives the calls. It is called when it is their turn, so that those whose ring has come meanwhile are among them.
         """
         with self._turn:
-            time.sleep(0)  # messages that are here already are taken first
+            make_room(self._company)
             call_ids = rung()
+            self._company = len(call_ids) > 1
             for call_id in call_ids:
                 point(Fault.EXECUTOR_CLAIM, call_id)
             with self._runtime.database.statements() as tx:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -25,7 +24,7 @@ from dualtrack.engine.runtime import WorkerRuntime
 from dualtrack.faults import Fault, point
 from dualtrack.models.port import Decision
 from dualtrack.queues.port import Ring
-from dualtrack.together import Together
+from dualtrack.together import Together, make_room
 
 
 class UsualPlans:
@@ -37,6 +36,7 @@ class UsualPlans:
         self._gate = gate
         self._history = history
         self._turn = threading.Lock()
+        self._company = False
         self._records: Final = Together(self._record, shared=(DatabaseUnavailable,), turn=self._turn)
 
     def claim(self, rung: Callable[[], Sequence[str]]) -> list[usual_plans.Claimed | None]:
@@ -45,8 +45,9 @@ class UsualPlans:
         `rung` gives the jobs. It is called when it is their turn, so that those whose ring has come meanwhile are among them.
         """
         with self._turn:
-            time.sleep(0)  # messages that are here already are taken first
+            make_room(self._company)
             job_ids = rung()
+            self._company = len(job_ids) > 1
             for job_id in job_ids:
                 point(Fault.PLANNER_CLAIM, job_id)
             with self._runtime.database.statements() as tx:
