@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -31,6 +32,8 @@ from dualtrack.tools.registry import Registry
 PEERS_PYTHON = Path(".venv-bench/bin/python")
 _TIMEOUT_S = 300
 _POLL_S = 0.02
+_CLIENTS = 4
+"""Submit jobs at the same time."""
 _DECISIONS = text("""
     SELECT job_id, extract(epoch FROM at)::float AS at FROM events WHERE type = 'step.decided' AND job_id = ANY(:jobs) ORDER BY job_id, seq
 """)
@@ -82,7 +85,8 @@ class Platform:
         """Submit and wait; fails when a job ended otherwise than by success."""
         spec = JobSpec.model_validate({"instructions": f"{steps} steps", "limits": {"steps": steps + 1}})
         started = time.perf_counter()
-        ids = [intake.submit(self.runtime, tenant_id=self.tenant, spec=spec)[0].id for _ in range(jobs)]
+        with ThreadPoolExecutor(_CLIENTS) as clients:
+            ids = list(clients.map(lambda _: intake.submit(self.runtime, tenant_id=self.tenant, spec=spec)[0].id, range(jobs)))
         deadline = time.monotonic() + _TIMEOUT_S
         while left := self._left(ids):
             if time.monotonic() > deadline:
