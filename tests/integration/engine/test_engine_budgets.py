@@ -294,6 +294,7 @@ def test_room_that_somebody_makes_just_as_a_job_begins_to_wait_is_found(make: Ma
     stepper = make([finish()])
     found = [Shortage(Reason.LIMIT_TOKENS, "All is used."), None]
     monkeypatch.setattr(engine_budgets, "shortage", lambda *_, **__: found.pop(0) if found else None)
+    monkeypatch.setattr(engine_budgets, "plenty", lambda *_, **__: False)
     job = stepper.submit()
     stepper.ring()
     assert stepper.job(job).status is JobStatus.WAITING
