@@ -90,7 +90,7 @@ class Clients:
         body = {
             "instructions": instructions(plan.script),
             "agent": {"tools": tools, "policies": [POLICY]},
-            "webhook": {"url": plan.webhook, "events": ["job.succeeded"]},
+            "webhook": None if plan.webhook is None else {"url": plan.webhook, "events": ["job.succeeded"]},
             "limits": {"steps": plan.steps + 10},
             "metadata": {"token": plan.token},
         }

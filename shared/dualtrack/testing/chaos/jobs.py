@@ -24,6 +24,8 @@ _PART: Final = "part"
 """The same of a child; its parent gets it back."""
 _FAMILY_EVERY: Final = 3
 """One job in so many delegates a part of its work to a child."""
+_UNTOLD_EVERY: Final = 3
+"""One in so many has no webhook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,14 @@ def plan_jobs(
     """Jobs of as many steps as the range says, not counting what some of them delegate."""
     rng = random.Random(seed)
     found = [_job(rng, f"{prefix}-{seed}-{n}", rng.randint(*steps), witness_url, most_delay_s) for n in range(count)]
-    return [_delegating(rng, job, witness_url, most_delay_s) if n % _FAMILY_EVERY == 1 else job for n, job in enumerate(found)]
+    return [_varied(rng, n, job, witness_url, most_delay_s) for n, job in enumerate(found)]
+
+
+def _varied(rng: random.Random, n: int, job: PlannedJob, witness_url: str, most_delay_s: float) -> PlannedJob:
+    """Some delegate, and some tell nobody of their end, which is then written another way."""
+    if n % _FAMILY_EVERY == 1:
+        return _delegating(rng, job, witness_url, most_delay_s)
+    return replace(job, webhook=None) if n % _UNTOLD_EVERY == 2 else job
 
 
 def _job(rng: random.Random, token: str, steps: int, witness_url: str, most_delay_s: float) -> PlannedJob:

@@ -60,7 +60,7 @@ def run_row(rig: Rig, row: Row, *, seed: int, jobs: int = JOBS, slack: float = 1
 
 def _await_webhooks(rig: Rig, records: list[judge.Record]) -> None:
     """Webhooks come after the end, and one that was cut off after its attempt's lease."""
-    wanted = {hook(record.plan.token) for record in records if record.status == "succeeded"}
+    wanted = {hook(record.plan.token) for record in records if record.status == "succeeded" and record.plan.webhook is not None}
     wait_for(lambda: wanted <= {effect.name for effect in rig.effects()}, _WEBHOOK_S)
 
 
