@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar, cast
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -53,6 +53,7 @@ class Together(Generic[Q, R]):
         act: does what a batch of requests asks for, and gives what came of each, in order. Where it raises, nothing of it may be done.
         shared: errors that concern everybody; after any other each thread acts alone, so that a request spoils nothing for others.
         turn: held while a batch is acted for; for several of these that are to take turns.
+        then: does what follows for a batch and what came of it, before its threads go on; others are acted for meanwhile. Raises nothing.
         most: requests in a batch.
     """
 
@@ -62,12 +63,14 @@ class Together(Generic[Q, R]):
         *,
         shared: tuple[type[Exception], ...],
         turn: threading.Lock | None = None,
+        then: Callable[[Sequence[Q], Sequence[R]], None] | None = None,
         most: int = MOST,
     ) -> None:
         self._act = act
         self._shared = shared
         self._most = most
         self._turn = turn or threading.Lock()
+        self._then = then
         self._lock = threading.Lock()
         self._waiting: deque[_Asked[Q, R]] = deque()
         self._led = False
@@ -84,7 +87,7 @@ class Together(Generic[Q, R]):
         if not mine.done:
             self._lead()
         if mine.alone:
-            return self._act([request])[0]
+            return self._act_alone(request)
         if mine.error is not None:
             raise copy.copy(mine.error) from mine.error  # each thread its own: raising writes to an error
         return cast("R", mine.given)
@@ -107,6 +110,18 @@ class Together(Generic[Q, R]):
             asked.done = True
         with self._lock:
             self._led = bool(self._waiting)
-            heir: list[_Asked[Q, Any]] = [self._waiting[0]] if self._waiting else []
-        for asked in heir + batch[1:]:
-            asked.turn.release()
+            heir = self._waiting[0] if self._waiting else None
+        if heir is not None:
+            heir.turn.release()
+        try:
+            if self._then is not None and batch[0].error is None:
+                self._then([asked.request for asked in batch], [cast("R", asked.given) for asked in batch])
+        finally:
+            for asked in batch[1:]:
+                asked.turn.release()
+
+    def _act_alone(self, request: Q) -> R:
+        given = self._act([request])
+        if self._then is not None:
+            self._then([request], given)
+        return given[0]

@@ -83,3 +83,25 @@ def test_an_error_that_concerns_everybody_is_raised_by_everybody() -> None:
     assert len({id(each) for each in found[1:]}) == 4  # each its own, since raising writes to it
     assert len(stage.batches) == 2
     assert stage.together.do(0) == 0  # and the next one is tried
+
+
+@pytest.mark.timeout(20)
+def test_what_follows_for_a_batch_is_done_before_its_threads_go_on_and_keeps_nobody_waiting() -> None:
+    turn, begun, go_on, followed = threading.Lock(), threading.Event(), threading.Event(), list[tuple[list[int], list[int]]]()
+
+    def then(requests: Sequence[int], given: Sequence[int]) -> None:
+        if requests[0] == 0:
+            begun.set()
+            assert go_on.wait(10)
+        followed.append((list(requests), list(given)))
+
+    together = Together(doubled, shared=(), turn=turn, then=then)
+    other = Together(doubled, shared=(), turn=turn)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(together.do, 0)
+        assert begun.wait(10)
+        assert (other.do(5), together.do(3)) == (10, 6)  # while what follows for the first is not done
+        assert not first.done()
+        go_on.set()
+        assert first.result() == 0
+    assert sorted(followed) == [([0], [0]), ([3], [6])]

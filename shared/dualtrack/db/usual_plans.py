@@ -144,9 +144,19 @@ class Decided(NamedTuple):
     """The job ends with it; None: it goes on."""
 
 
-def record(tx: Runs, decided: Sequence[Decided], *, ring_s: float) -> dict[tuple[str, int], datetime | None]:
-    """Write those of the decisions whose jobs are asked for nothing and still claimed by the attempt that made them; when each job ended,
-    by job and attempt.
+class Recorded(NamedTuple):
+    """What was written."""
+
+    job_id: str
+    attempt: int
+    finished_at: datetime | None
+    """When the job ended with it."""
+
+
+def record(tx: Runs, decided: Sequence[Decided], *, ring_s: float) -> dict[tuple[str, int], Recorded]:
+    """Write those of the decisions whose jobs are asked for nothing and still claimed by the attempt that made them; by job and attempt.
+
+    Those that end their jobs, and those that don't, are a transaction each.
 
     Not those that have a call with a column that this does not know. Nor do jobs end here that belong to a family, wait for anything, have
     been told of anything since they were claimed, or whose end a webhook is to be told.
@@ -156,7 +166,7 @@ def record(tx: Runs, decided: Sequence[Decided], *, ring_s: float) -> dict[tuple
     return _record(tx, going, _RECORD, _RECORD_KEYED, ring_s) | _record(tx, ending, _END, _END_KEYED, ring_s)
 
 
-def _record(tx: Runs, known: Sequence[Decided], plain: Prepared, keyed: Prepared, ring_s: float) -> dict[tuple[str, int], datetime | None]:
+def _record(tx: Runs, known: Sequence[Decided], plain: Prepared, keyed: Prepared, ring_s: float) -> dict[tuple[str, int], Recorded]:
     if not known:
         return {}
     values = {
@@ -174,7 +184,7 @@ def _record(tx: Runs, known: Sequence[Decided], plain: Prepared, keyed: Prepared
         "ring": ring_s,
     }
     statement = plain if all(each.job.key_id is None for each in known) else keyed
-    return {(job_id, attempt): finished_at for job_id, attempt, finished_at in statement.run(tx, values)}
+    return {(row[0], row[1]): Recorded(*row) for row in statement.run(tx, values)}
 
 
 _COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")

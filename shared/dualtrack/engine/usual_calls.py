@@ -27,7 +27,7 @@ class UsualCalls:
         self._runtime = worker.base
         self._turn = threading.Lock()
         self._company = False
-        self._ends: Final = Together(self._end, shared=(DatabaseUnavailable,), turn=self._turn)
+        self._ends: Final = Together(self._end, shared=(DatabaseUnavailable,), turn=self._turn, then=self._ended)
 
     def begin(self, rung: Callable[[], Sequence[str]]) -> list[usual_calls.Begun | None]:
         """Claim those of the calls that are usual, each once; None for the others.
@@ -65,9 +65,10 @@ class UsualCalls:
             point(Fault.EXECUTOR_RECORD, ended.call.job_id)
         with self._runtime.database.statements() as tx:
             written = usual_calls.finish(tx, [ended for ended, _ in asked], ring_s=self._runtime.limits.ring_s)
-        done = [(ended.call.id, ended.call.attempt) in written for ended, _ in asked]
-        for (ended, _), recorded in zip(asked, done, strict=True):
-            if recorded:
-                point(Fault.EXECUTOR_RECORDED, ended.call.job_id)
-        doorbells.ring(self._runtime, [ring for (_, ring), recorded in zip(asked, done, strict=True) if recorded])
-        return done
+        return [(ended.call.id, ended.call.attempt) in written for ended, _ in asked]
+
+    def _ended(self, asked: Sequence[tuple[usual_calls.Ended, Ring]], written: Sequence[bool]) -> None:
+        recorded = [each for each, is_written in zip(asked, written, strict=True) if is_written]
+        for ended, _ in recorded:
+            point(Fault.EXECUTOR_RECORDED, ended.call.job_id)
+        doorbells.ring(self._runtime, [ring for _, ring in recorded])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Final
 
 from dualtrack.db import claims, usual_plans
@@ -26,6 +25,9 @@ from dualtrack.models.port import Decision
 from dualtrack.queues.port import Ring
 from dualtrack.together import Together, make_room
 
+_Asked = tuple[usual_plans.Decided, Sequence[Ring]]
+"""What is to be recorded, and the rings that follow."""
+
 
 class UsualPlans:
     """The usual transactions of one planner process. Thread-safe."""
@@ -37,7 +39,8 @@ class UsualPlans:
         self._history = history
         self._turn = threading.Lock()
         self._company = False
-        self._records: Final = Together(self._record, shared=(DatabaseUnavailable,), turn=self._turn)
+        self._records: Final = Together(self._record, shared=(DatabaseUnavailable,), turn=self._turn, then=self._recorded)
+        self._ends: Final = Together(self._record, shared=(DatabaseUnavailable,), turn=self._turn, then=self._recorded)
 
     def claim(self, rung: Callable[[], Sequence[str]]) -> list[usual_plans.Claimed | None]:
         """Claim those of the jobs that are usual, each once; None for the others.
@@ -89,25 +92,23 @@ class UsualPlans:
         decided = usual_plans.Decided(
             job, thought, reflection, decision.model, decision.usage, decision.latency_s, outline.plan, outline.rows, first, told, answer
         )
-        return self._records.do((decided, doorbells.for_execute(first, job)))
+        together = self._records if answer is None else self._ends  # a statement each, so that a batch is written or not
+        return together.do((decided, doorbells.for_execute(first, job))) is not None
 
-    def _record(self, asked: Sequence[tuple[usual_plans.Decided, Sequence[Ring]]]) -> list[bool]:
+    def _record(self, asked: Sequence[_Asked]) -> list[usual_plans.Recorded | None]:
         for decided, _ in asked:
             point(Fault.PLANNER_RECORD, decided.job.id)
         with self._runtime.database.statements() as tx:
             written = usual_plans.record(tx, [decided for decided, _ in asked], ring_s=self._runtime.limits.ring_s)
-        done = [(decided.job.id, decided.job.attempt) in written for decided, _ in asked]
-        recorded = [each for each, is_written in zip(asked, done, strict=True) if is_written]
-        for decided, _ in recorded:
+        return [written.get((decided.job.id, decided.job.attempt)) for decided, _ in asked]
+
+    def _recorded(self, asked: Sequence[_Asked], written: Sequence[usual_plans.Recorded | None]) -> None:
+        recorded = [(*each, what) for each, what in zip(asked, written, strict=True) if what is not None]
+        for decided, _, _ in recorded:
             point(Fault.PLANNER_RECORDED, decided.job.id)
-        doorbells.ring(self._runtime, [ring for _, rings in recorded for ring in rings])
-        for decided, _ in recorded:
+        doorbells.ring(self._runtime, [ring for _, rings, _ in recorded for ring in rings])
+        for decided, _, what in recorded:
             if decided.answer is not None:
-                _export(decided, written[decided.job.id, decided.job.attempt])
-        return done
-
-
-def _export(decided: usual_plans.Decided, finished_at: datetime | None) -> None:
-    job = decided.job
-    usage = job.usage + decided.usage
-    export_span(replace(job, status=JobStatus.SUCCEEDED, step=job.step + 1, usage=usage, finished_at=finished_at))
+                job, usage = decided.job, decided.job.usage + decided.usage
+                ended = replace(job, status=JobStatus.SUCCEEDED, step=job.step + 1, usage=usage, finished_at=what.finished_at)
+                export_span(ended)

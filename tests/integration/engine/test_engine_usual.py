@@ -288,7 +288,7 @@ def test_two_decisions_of_one_job_leave_the_newer(make: Make) -> None:
     late = usual_plans.Decided(replace(newer, attempt=newer.attempt - 1), "late", "", "m", Usage(1, 1), 0.0, None, [], [], told)
     ours = usual_plans.Decided(newer, "ours", "", "m", Usage(1, 2, 0, Decimal("0.000000001")), 0.5, [{"title": "t"}], [], [], told)
     with stepper.runtime.database.statements() as tx:
-        assert usual_plans.record(tx, [late, ours], ring_s=1) == {(job.id, newer.attempt): None}
+        assert usual_plans.record(tx, [late, ours], ring_s=1).keys() == {(job.id, newer.attempt)}
     now = stepper.job(job)
     assert [step.thought for step in stepper.steps(job)][1:] == ["ours"]
     assert (now.step, now.plan, now.usage.output_tokens - newer.usage.output_tokens) == (2, ({"title": "t"},), 2)
@@ -306,9 +306,9 @@ def end_of(stepper: Stepper, job: Job, claimed: Job) -> dict[tuple[str, int], An
 def test_a_job_ends_with_a_decision(make: Make) -> None:
     stepper, job = after_a_step(make)
     claimed = job_of(claim(stepper, job.id)[job.id].job)
-    ((key, finished_at),) = end_of(stepper, job, claimed).items()
+    (recorded,) = end_of(stepper, job, claimed).values()
     ended = stepper.job(job)
-    assert (key, finished_at) == ((job.id, claimed.attempt), ended.finished_at)
+    assert recorded == (job.id, claimed.attempt, ended.finished_at)
     assert (ended.status, ended.answer, ended.step) == (JobStatus.SUCCEEDED, "there", 2)
     assert types(stepper, job)[-2:] == ["step.decided", "job.succeeded"]
 
