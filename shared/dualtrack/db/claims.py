@@ -29,6 +29,8 @@ KEY_LIMITED: Final = (
 )
 BATCH: Final = 500
 """Rows that one look of the scheduler takes up."""
+UNHELD_S: Final = 5.0
+"""Longest way of a claim from the database to the thread that works on it; a slower one may lose it, which does no harm."""
 _NOW: Final = func.clock_timestamp()  # now() is when the transaction began, and it may have waited for a lock since
 
 
@@ -136,6 +138,18 @@ def renew(tx: Transaction, kind: Kind, held: list[tuple[str, int]], limits: Plat
     if kind == "calls":
         statement = statement.where(jobs.c.id == calls.c.job_id)
     return {(row.id, row.attempt): row.stopping is not None for row in tx.connection.execute(statement)}
+
+
+def disown(tx: Transaction, kind: Kind, owner: int, held: list[tuple[str, int]], limits: PlatformLimits) -> None:
+    """End the leases of what is claimed in the name of `owner` although it holds only `held`, (id, attempt).
+
+    Such a claim was committed, and its answer lost with the connection. One that is younger than `UNHELD_S` may be on its way to a thread.
+    """
+    table = _TABLES[kind]
+    old = table.c.lease_until < _NOW + timedelta(seconds=limits.lease_s - UNHELD_S)
+    unheld = [tuple_(table.c.id, table.c.attempt).not_in(held)] if held else []
+    free = select(table.c.id).where(table.c.owner == owner, old, *unheld).with_for_update(skip_locked=True)
+    tx.connection.execute(update(table).where(table.c.id.in_(free)).values(lease_until=_NOW))
 
 
 def free_orphans(tx: Transaction, kind: Kind) -> list[Row[Any]]:

@@ -91,15 +91,15 @@ class Leases:
             raise InfrastructureError(f"no heartbeat has succeeded for {silent:.0f} s; the log says why")
 
     def renew(self) -> None:
-        """Extend all leases now; tell the work of lost or stopped ones."""
+        """Extend all leases now; tell the work of lost or stopped ones, and let go of claims that nobody here works on."""
         with self._lock:
             held = list(self._held.values())
         for kind in ("jobs", "calls"):
             mine = [lease for lease in held if lease.kind == kind]
-            if not mine:
-                continue
+            rows = sorted((lease.row_id, lease.attempt) for lease in mine)
             with self._database.transaction(vital=True) as tx:
-                alive = claims.renew(tx, kind, sorted((lease.row_id, lease.attempt) for lease in mine), self._limits)
+                alive = claims.renew(tx, kind, rows, self._limits) if rows else {}
+                claims.disown(tx, kind, self._presence.key, rows, self._limits)
             for lease in mine:
                 stopping = alive.get((lease.row_id, lease.attempt))
                 lease.lost = stopping is None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import func, update
 
 from dualtrack.db import claims
 from dualtrack.db.idempotency import RequestKey
@@ -141,3 +142,29 @@ def test_a_claim_that_this_process_took_from_itself_is_lost_all_the_same(make: M
         stepper.leases.renew()
         assert (old.lost, old.cancel.is_set()) == (True, True)
         assert (new.lost, new.cancel.is_set()) == (False, False)
+
+
+def test_a_claim_whose_answer_was_lost_is_let_go_of_and_one_on_its_way_to_a_thread_is_not(make: Make) -> None:
+    stepper = make([finish()])
+    job = stepper.submit()
+    database, key, limits = stepper.runtime.database, stepper.presence.key, stepper.runtime.limits
+    with database.transaction() as tx:
+        assert claims.claim(tx, "jobs", job.id, key, limits) is not None
+
+    def free() -> list[str]:
+        with database.transaction() as tx:
+            return [row.id for row in claims.free_orphans(tx, "jobs")]
+
+    stepper.leases.renew()
+    assert free() == []  # it may be on its way
+    ago = func.clock_timestamp() + timedelta(seconds=limits.lease_s - claims.UNHELD_S - 1)
+    with stepper.leases.hold("jobs", job.id, 1):
+        with database.transaction() as tx:
+            tx.connection.execute(update(jobs_table).values(lease_until=ago))
+        stepper.leases.renew()
+        assert free() == []
+    with database.transaction() as tx:
+        tx.connection.execute(update(jobs_table).values(lease_until=ago))
+    stepper.leases.renew()
+    assert free() == [job.id]
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
