@@ -121,7 +121,8 @@ class Together(Generic[Q, R]):
                 asked.turn.release()
 
     def _act_alone(self, request: Q) -> R:
-        given = self._act([request])
+        with self._turn:
+            given = self._act([request])
         if self._then is not None:
             self._then([request], given)
         return given[0]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from celery.exceptions import InvalidTaskError, Reject
+from celery.worker import state
 
 from dualtrack.domain.errors import DatabaseUnavailable
 from dualtrack.queues import homes
@@ -228,7 +229,7 @@ def test_what_can_not_be_begun_together_is_seen_to_one_by_one(before: bool) -> N
     assert seen == [("a", None), ("b", None)]
 
 
-def test_a_pool_that_takes_nothing_more_leaves_what_is_begun_to_the_thread_that_began_it() -> None:
+def test_what_is_begun_when_the_pool_closes_is_done_by_the_thread_that_began_it() -> None:
     def begin(rung: Rung) -> list[object]:
         pool.closed = True
         return [1] * len(rung())
@@ -241,6 +242,45 @@ def test_a_pool_that_takes_nothing_more_leaves_what_is_begun_to_the_thread_that_
     for _ in range(2):
         TALLY.end()
     assert sorted(seen) == [("a", 1), ("b", 1), ("c", 1)]
+
+
+def test_a_worker_that_is_told_to_stop_begins_nothing_more_and_leaves_the_rest_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Pool()
+    taking, seen = intake(pool, lambda rung: [1] * len(rung()))
+    for tag, row_id in enumerate(("a", "b", "c"), 1):
+        taking.take(Message(tag, []), row_id)
+    monkeypatch.setattr(state, "should_stop", 0)
+    (act, arguments), pool.closed = pool.asked.pop(), True
+    act(*arguments)
+    TALLY.end()  # of the first, which has been taken as if alone
+    assert seen == [("a", None)]
+    assert TALLY.active == 0
+
+
+def test_a_thread_that_can_not_be_had_has_nothing_done_twice() -> None:
+    """The pool has what it was given, although it raised: a thread that it had before comes to it later."""
+
+    def queues_and_raises(act: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        pool.asked.append((act, arguments))
+        if len(pool.asked) > 1:
+            raise RuntimeError("can't start new thread")
+
+    pool = Pool()
+    seen: list[tuple[str, Any]] = []
+
+    def work(message: object, row_id: str, begun: object = None) -> None:
+        seen.append((row_id, begun))
+        TALLY.end()
+
+    taking = Intake(work, queues_and_raises, lambda rung: [False, *[1] * (len(rung()) - 1)], 8)
+    for tag, row_id in enumerate(("a", "b", "c"), 1):
+        taking.take(Message(tag, []), row_id)
+    act, arguments = pool.asked[0]
+    act(*arguments)
+    for act, arguments in pool.asked[1:]:
+        act(*arguments)
+    assert sorted(seen) == [("a", False), ("b", 1), ("c", 1)]
+    assert TALLY.active == 0
 
 
 def test_messages_that_were_with_another_or_find_no_thread_are_not_begun_with_others() -> None:

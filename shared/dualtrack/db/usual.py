@@ -3,7 +3,7 @@
 Such a statement asks for all that makes the case usual and changes nothing of a job where something is not as it asks; the caller then goes
 the general way, which tells the cases apart. What it writes is what the general way would.
 
-As everywhere, a job's row is locked before those of its calls. These statements lock several jobs, which nothing else does, so
+As everywhere, a job's row is locked before those of its calls. These statements lock several jobs at once, so
 they never wait for one: a job that somebody else holds just now goes the general way.
 """
 

@@ -59,7 +59,7 @@ class Claimed(NamedTuple):
 
 
 def claim(tx: Runs, job_ids: Sequence[str], owner: int, limits: PlatformLimits) -> dict[str, Claimed]:
-    """Claim those of the jobs that run, whose last record was a success, that belong to no family and are asked for nothing; by id.
+    """Claim those of the jobs that run, whose last record was a success, that are nobody's child and are asked for nothing; by id.
 
     Those that are queued run from now on, and their `job.started` is written.
 
@@ -158,8 +158,8 @@ def record(tx: Runs, decided: Sequence[Decided], *, ring_s: float) -> dict[tuple
 
     Those that end their jobs, and those that don't, are a transaction each.
 
-    Not those that have a call with a column that this does not know. Nor do jobs end here that belong to a family, wait for anything, have
-    been told of anything since they were claimed, or whose end a webhook is to be told.
+    Not those that have a call with a column that this does not know. Nor do jobs end here that are somebody's child, wait for anything,
+    have been told of anything since they were claimed, or whose end a webhook is to be told.
     """
     known = [each for each in decided if all(row.keys() <= _ROW_COLUMNS for row in each.rows)]
     going, ending = [each for each in known if each.answer is None], [each for each in known if each.answer is not None]

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import mimetypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
@@ -87,21 +87,23 @@ class Executor:
         self._work = work
         self._usual = UsualCalls(worker)
 
-    def begin(self, rung: Callable[[], Sequence[str]]) -> list[Begun | None]:
-        """Claim calls for `run`, many at once, as far as they are usual: None for the others, which `run` claims itself.
+    def begin(self, rung: Callable[[], Sequence[str]]) -> list[Begun | Literal[False]]:
+        """Claim calls for `run`, many at once, as far as they are usual: False for the others, which `run` claims itself.
 
-        `rung` gives the calls, and is called when it is their turn. Raises what the database does; then nothing is claimed.
+        `rung` gives the calls, and is called when it is their turn. Raises what the database does.
         """
-        return self._usual.begin(rung)
+        return [begun or False for begun in self._usual.begin(rung)]
 
-    def run(self, call_id: str, begun: Begun | None = None) -> None:
-        """Run the call, if it is due and nobody else is at it. `begun`: it is claimed already. Raises `NotFound` for no call's id.
+    def run(self, call_id: str, begun: Begun | Literal[False] | None = None) -> None:
+        """Run the call, if it is due and nobody else is at it. Raises `NotFound` for no call's id.
+
+        `begun`: what `begin` said of it; None: nothing.
 
         `DatabaseUnavailable` means that nothing was recorded.
         """
         try:
-            usual = begun or self._usual.begin(lambda: [call_id])[0]
-            claimed = self._claim(call_id) if usual is None else self._usual.plain(usual)
+            usual = self._usual.begin(lambda: [call_id])[0] if begun is None else begun
+            claimed = self._usual.plain(usual) if usual else self._claim(call_id)
         except (DatabaseUnavailable, NotFound):
             raise
         except Exception as error:  # noqa: BLE001 - written down, whatever it is

@@ -101,8 +101,9 @@ class History:
         view = kept.views.get(step.number) if kept is not None else None
         if view is None:
             view = past_step(step)
-            if kept is not None and kept.steps and kept.steps[0].number <= step.number <= kept.steps[-1].number:
-                kept.views[step.number] = view
+            with self._lock:
+                if kept is not None and kept.steps and kept.steps[0].number <= step.number <= kept.steps[-1].number:
+                    kept.views[step.number] = view
         return view
 
     def _floor(self, step: int, summarised_through: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from opentelemetry.trace import SpanKind
 
@@ -66,15 +66,15 @@ class Planner:
         self._history = History(most_chars=limits.history_chars, last=limits.same_failure)
         self._usual = UsualPlans(worker, self._gate, self._history)
 
-    def begin(self, rung: Callable[[], Sequence[str]]) -> list[Claimed | None]:
-        """Claim jobs for `advance`, many at once, as far as they are usual: None for the others, which `advance` claims itself.
+    def begin(self, rung: Callable[[], Sequence[str]]) -> list[Claimed | Literal[False]]:
+        """Claim jobs for `advance`, many at once, as far as they are usual: False for the others, which `advance` claims itself.
 
-        `rung` gives the jobs, and is called when it is their turn. Raises what the database does; then nothing is claimed.
+        `rung` gives the jobs, and is called when it is their turn. Raises what the database does.
         """
-        return self._usual.claim(rung)
+        return [claimed or False for claimed in self._usual.claim(rung)]
 
-    def advance(self, job_id: str, begun: Claimed | None = None) -> None:
-        """Take the job one decision further, if it is due and nobody else is at it. `begun`: it is claimed already.
+    def advance(self, job_id: str, begun: Claimed | Literal[False] | None = None) -> None:
+        """Take the job one decision further, if it is due and nobody else is at it. `begun`: what `begin` said of it; None: nothing.
 
         Raises nothing for what the model, the provider, a newer attempt or a fault of ours did: that is written down.
         `DatabaseUnavailable` means that nothing was; the lease runs out and the scheduler rings again. `NotFound`: no job has that id.
@@ -106,11 +106,11 @@ class Planner:
         if job.parent_id is not None:
             children.tell_parent(self._runtime, job.id)
 
-    def _usually(self, job_id: str, begun: Claimed | None) -> tuple[Job, list[Step], Said] | None:
-        if begun is None:
+    def _usually(self, job_id: str, begun: Claimed | Literal[False] | None) -> tuple[Job, list[Step], Said] | None:
+        if not begun:
             self._history.warm(self._runtime.database, job_id)
-            (begun,) = self._usual.claim(lambda: [job_id])
-        plain = None if begun is None else self._usual.plain(begun)
+        claimed = self._usual.claim(lambda: [job_id])[0] if begun is None else begun
+        plain = self._usual.plain(claimed) if claimed else None
         return None if plain is None else (*plain, {})
 
     def _claim(self, job_id: str) -> tuple[Job, list[Step], Said] | None:

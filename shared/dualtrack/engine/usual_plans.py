@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from dualtrack.models.port import Decision
 from dualtrack.queues.port import Ring
 from dualtrack.together import Together, make_room
 
+_LOG: Final = logging.getLogger(__name__)
 _Asked = tuple[usual_plans.Decided, Sequence[Ring]]
 """What is to be recorded, and the rings that follow."""
 
@@ -111,4 +113,7 @@ class UsualPlans:
             if decided.answer is not None:
                 job, usage = decided.job, decided.job.usage + decided.usage
                 ended = replace(job, status=JobStatus.SUCCEEDED, step=job.step + 1, usage=usage, finished_at=what.finished_at)
-                export_span(ended)
+                try:
+                    export_span(ended)
+                except Exception:  # noqa: BLE001 - whatever it is: the job has ended, and others are in this batch
+                    _LOG.exception("the span of a job is not exported", extra={"job_id": job.id})

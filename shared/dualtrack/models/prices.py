@@ -11,7 +11,8 @@ from dualtrack.domain.usage import Usage
 from dualtrack.settings import ModelSettings
 
 _MILLION: Final = Decimal(1_000_000)
-_PLACES: Final = Decimal("0.0000000001")
+_PLACES: Final = Decimal("0.000000001")
+"""What the database keeps of a price, so that sums are the same everywhere."""
 
 
 def usage_of(raw: Mapping[str, Any] | None, settings: ModelSettings) -> Usage:

@@ -19,14 +19,13 @@ from urllib.parse import quote, unquote, urlsplit
 from amqp.exceptions import AMQPError
 from celery import Celery, bootsteps
 from celery.app.amqp import AMQP
-from celery.worker import state
 from kombu import Connection
 from kombu.exceptions import KombuError
 
 from dualtrack.domain.errors import BrokerUnavailable
 from dualtrack.health import Stuck
 from dualtrack.queues.port import Task
-from dualtrack.queues.strategy import TALLY
+from dualtrack.queues.strategy import TALLY, stopping
 from dualtrack.queues.topology import Topology
 from dualtrack.settings import BrokerSettings
 
@@ -79,8 +78,7 @@ class Consuming:
             BrokerUnavailable: the broker can't be asked, or the worker is stopping.
             Stuck: the broker is there, and this process does not take messages from it.
         """
-        asked: list[object] = [state.should_stop, state.should_terminate]  # None, False, or an exit status, which may be 0
-        if any(status is not None and status is not False for status in asked):
+        if stopping():
             raise BrokerUnavailable("the worker is stopping")
         ready, consumers = queue_state(self._settings, self._queue)
         if not self._consuming.is_set():

@@ -38,9 +38,9 @@ def ring_for(task: Task, row_id: str, *, priority: int = 0, traceparent: str | N
 Rung = Callable[[], Sequence[str]]
 """Gives, at the last moment, the rows of the messages that have come."""
 Begins = Callable[[Rung], Sequence[Any]]
-"""Claims rows for many messages at once where that is all there is to do first: what `Handles` is to be told of each; None: not claimed.
+"""Claims rows for many messages at once where that is all there is to do first: what `Handles` is to be told of each; false where not.
 
-Where it raises, nothing is claimed.
+Where it raises, nobody works on what may have been claimed, until whoever claims rows notices that.
 """
 Handles = Callable[[str, Any], None]
 """Does what a message for a row asks for, given what `Begins` said of the row, or None, and writes down whatever happens.

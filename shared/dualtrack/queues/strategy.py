@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from celery.exceptions import InvalidTaskError, Reject
+from celery.worker import state
 
 from dualtrack.faults import Fault, point
 from dualtrack.queues import homes
@@ -139,19 +140,50 @@ class Intake:
                 taken[:], self._came = self._came, []
             return [row_id for _, row_id in taken]
 
-        begun: Sequence[Any | None]
-        try:
-            begun = begin(rung)
-        except Exception as error:  # noqa: BLE001 - each meets it again by itself, and says so
-            _LOG.debug("not begun together: %r", error)
-            begun = [None] * len(taken or rung())
-        mine, *others = [(*each, what) for each, what in zip(taken, begun, strict=True)]
-        for each in others:
+        begun: Sequence[Any | None] = []
+        if not stopping():  # one thread would do all that is claimed, one after the other, for longer than a lease
             try:
-                self._apply(self._work, each)
-            except RuntimeError:  # the pool takes nothing more, since the worker is about to end: it waits for this thread
-                self._work(*each)
-        self._work(*mine)
+                begun = begin(rung)
+            except Exception as error:  # noqa: BLE001 - each meets it again by itself, and says so
+                _LOG.debug("not begun together: %r", error)
+        begun = begun or [None] * len(taken or rung())
+        mine, *others = [_Piece(self._work, *each, what) for each, what in zip(taken, begun, strict=True)]
+        for piece in others:
+            try:
+                self._apply(piece, ())
+            except RuntimeError:  # the pool takes nothing more, since the worker ends once this thread has; or it got no further thread
+                piece.at_last()
+        mine()
+
+
+class _Piece:
+    """The work for one message, done once whoever comes to it first."""
+
+    __slots__ = ("_begun", "_left", "_message", "_row_id", "_work")
+
+    def __init__(self, work: Callable[..., None], message: Any, row_id: str, begun: Any) -> None:  # noqa: ANN401 - kombu's message, and what it was begun with
+        self._work = work
+        self._message = message
+        self._row_id = row_id
+        self._begun = begun
+        self._left = threading.Lock()
+
+    def __call__(self) -> None:
+        if self._left.acquire(blocking=False):
+            self._work(self._message, self._row_id, self._begun)
+
+    def at_last(self) -> None:
+        """No thread may ever come: what is claimed is done now, and other messages the broker has again when this process ends."""
+        if self._begun or not stopping():
+            self()
+        elif self._left.acquire(blocking=False):
+            TALLY.end()
+
+
+def stopping() -> bool:
+    """Whether Celery was told to end this process."""
+    asked: list[object] = [state.should_stop, state.should_terminate]  # None, False, or an exit status, which may be 0
+    return any(status is not None and status is not False for status in asked)
 
 
 def take(task: Any, app: Any, consumer: Any) -> Callable[..., None]:  # noqa: ANN401 - Celery's, which have no types here
