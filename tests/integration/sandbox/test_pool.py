@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import signal
 import subprocess
 import sys
@@ -110,6 +111,8 @@ def test_sandboxes_killed_while_warm_are_replaced_unnoticed(open_all: Opened) ->
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
     until(lambda: not any(inside(doomed) for doomed in warm))
+    # The last process that holds a sandbox's output is the one outside that waits for those inside.
+    until(lambda: all(select.select([doomed.launched.output], [], [], 0)[0] for doomed in warm))
     with contextlib.closing(pool.claim(REQUEST)) as session:
         assert session.id not in {one.id for one in warm}
         assert cell(session, "print(1)").stdout == b"1\n"
