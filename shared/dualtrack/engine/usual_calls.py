@@ -14,35 +14,27 @@ from dualtrack.domain.job import Job
 from dualtrack.domain.step import Call
 from dualtrack.engine import doorbells
 from dualtrack.engine.runtime import WorkerRuntime
+from dualtrack.engine.usual_claims import UsualClaims
 from dualtrack.faults import Fault, point
 from dualtrack.queues.port import Ring
-from dualtrack.together import Together, make_room
+from dualtrack.together import Together
 
 
 class UsualCalls:
     """The usual transactions of one executor process. Thread-safe."""
 
     def __init__(self, worker: WorkerRuntime) -> None:
-        self._worker = worker
         self._runtime = worker.base
-        self._turn = threading.Lock()
-        self._company = False
-        self._ends: Final = Together(self._end, shared=(DatabaseUnavailable,), turn=self._turn, then=self._ended)
+        turn = threading.Lock()
+        self._claims: Final = UsualClaims(worker, usual_calls.begin, Fault.EXECUTOR_CLAIM, turn)
+        self._ends: Final = Together(self._end, shared=(DatabaseUnavailable,), turn=turn, then=self._ended)
 
     def begin(self, rung: Callable[[], Sequence[str]]) -> list[usual_calls.Begun | None]:
         """Claim those of the calls that are usual, each once; None for the others.
 
-        `rung` gives the calls. It is called when it is their turn, so that those whose ring has come meanwhile are among them.
+        See `UsualClaims.take`.
         """
-        with self._turn:
-            make_room(self._company)
-            call_ids = rung()
-            self._company = len(call_ids) > 1
-            for call_id in call_ids:
-                point(Fault.EXECUTOR_CLAIM, call_id)
-            with self._runtime.database.statements() as tx:
-                found = usual_calls.begin(tx, list(dict.fromkeys(call_ids)), self._worker.presence.key, self._runtime.limits)
-        return [found.pop(call_id, None) for call_id in call_ids]  # the second of two rings for one call finds nothing
+        return self._claims.take(rung)
 
     def plain(self, begun: usual_calls.Begun) -> tuple[Job, Call]:
         """A claimed call that only has to be run, and its job; given back where they can't be read."""

@@ -21,10 +21,11 @@ from dualtrack.engine.ending import end_event, export_span
 from dualtrack.engine.gate import Gate
 from dualtrack.engine.history import History
 from dualtrack.engine.runtime import WorkerRuntime
+from dualtrack.engine.usual_claims import UsualClaims
 from dualtrack.faults import Fault, point
 from dualtrack.models.port import Decision
 from dualtrack.queues.port import Ring
-from dualtrack.together import Together, make_room
+from dualtrack.together import Together
 
 _LOG: Final = logging.getLogger(__name__)
 _Asked = tuple[usual_plans.Decided, Sequence[Ring]]
@@ -35,29 +36,20 @@ class UsualPlans:
     """The usual transactions of one planner process. Thread-safe."""
 
     def __init__(self, worker: WorkerRuntime, gate: Gate, history: History) -> None:
-        self._worker = worker
         self._runtime = worker.base
         self._gate = gate
         self._history = history
-        self._turn = threading.Lock()
-        self._company = False
-        self._records: Final = Together(self._record, shared=(DatabaseUnavailable,), turn=self._turn, then=self._recorded)
-        self._ends: Final = Together(self._record, shared=(DatabaseUnavailable,), turn=self._turn, then=self._recorded)
+        turn = threading.Lock()
+        self._claims: Final = UsualClaims(worker, usual_plans.claim, Fault.PLANNER_CLAIM, turn)
+        self._records: Final = Together(self._record, shared=(DatabaseUnavailable,), turn=turn, then=self._recorded)
+        self._ends: Final = Together(self._record, shared=(DatabaseUnavailable,), turn=turn, then=self._recorded)
 
     def claim(self, rung: Callable[[], Sequence[str]]) -> list[usual_plans.Claimed | None]:
         """Claim those of the jobs that are usual, each once; None for the others.
 
-        `rung` gives the jobs. It is called when it is their turn, so that those whose ring has come meanwhile are among them.
+        See `UsualClaims.take`.
         """
-        with self._turn:
-            make_room(self._company)
-            job_ids = rung()
-            self._company = len(job_ids) > 1
-            for job_id in job_ids:
-                point(Fault.PLANNER_CLAIM, job_id)
-            with self._runtime.database.statements() as tx:
-                found = usual_plans.claim(tx, list(dict.fromkeys(job_ids)), self._worker.presence.key, self._runtime.limits)
-        return [found.pop(job_id, None) for job_id in job_ids]  # the second of two rings for one job finds nothing
+        return self._claims.take(rung)
 
     def plain(self, claimed: usual_plans.Claimed) -> tuple[Job, list[Step]] | None:
         """A claimed job of which there is nothing to say but that a decision is due, and the steps that matter.

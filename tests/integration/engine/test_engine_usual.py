@@ -98,10 +98,10 @@ def test_both_ways_write_the_same(make: Make, monkeypatch: pytest.MonkeyPatch, k
     seen = []
     for general in (False, True):
         with monkeypatch.context() as patch:
-            stepper = make(ScriptedModel(list(SCRIPT)))
             if general:
                 general_way_only(patch)
             taken = count(patch)
+            stepper = make(ScriptedModel(list(SCRIPT)))
             job = stepper.submit("the same")
             if keyed:
                 with stepper.runtime.database.transaction() as tx:
