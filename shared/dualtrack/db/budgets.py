@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from dualtrack.db.engine import Transaction
 from dualtrack.db.prepared import given
 from dualtrack.db.rows import usage_of
-from dualtrack.db.tables import api_keys, jobs, key_usage, tenants
+from dualtrack.db.tables import USAGE_COLUMNS, api_keys, jobs, key_usage, tenants
 from dualtrack.domain.budgets import KeyDay, usd
 from dualtrack.domain.errors import NotFound
 from dualtrack.domain.limits import PlatformLimits
@@ -24,7 +24,6 @@ from dualtrack.domain.waiting import Hold
 
 SHARDS: Final = 16
 """Rows a key and day: of two jobs of a key that record at the same time, one waits for the other in one case of so many."""
-_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
 
 
 def shard_of(job_id: str) -> int:
@@ -34,13 +33,13 @@ def shard_of(job_id: str) -> int:
 
 def adding(key_id: str, shard: int, usage: Usage) -> Insert:
     """The statement that adds to what a key used today (UTC, as all connections are)."""
-    counts = [literal(getattr(usage, name), key_usage.c[name].type) for name in _COUNTS]
+    counts = [literal(getattr(usage, name), key_usage.c[name].type) for name in USAGE_COLUMNS]
     return _adding(select(literal(key_id), func.current_date(), literal(shard), *counts))
 
 
 def adding_spent(where: FromClause) -> Insert:
     """The same once for each row of `where`, with the parameters that `spent` gives."""
-    counts = [given(f"spent_{name}", key_usage.c[name].type) for name in _COUNTS]
+    counts = [given(f"spent_{name}", key_usage.c[name].type) for name in USAGE_COLUMNS]
     key, shard = given("spent_key", key_usage.c.key_id.type), given("spent_shard", key_usage.c.shard.type)
     return _adding(select(key, func.current_date(), shard, *counts).select_from(where))
 
@@ -48,26 +47,26 @@ def adding_spent(where: FromClause) -> Insert:
 def adding_all(found: FromClause) -> Insert:
     """The same for many jobs: `found` has the columns `key`, `shard` and those of usage. Rows are taken in one order by everybody."""
     whose = (found.c.key, found.c.shard)
-    sums = [func.sum(found.c[name]) for name in _COUNTS]
+    sums = [func.sum(found.c[name]) for name in USAGE_COLUMNS]
     row = select(found.c.key, func.current_date(), found.c.shard, *sums).where(found.c.key.is_not(None))
     return _adding(row.group_by(*whose).order_by(*whose))
 
 
 def spent(key_id: str, job_id: str, usage: Usage) -> dict[str, Any]:
     """What a job of a key used, as parameters of `adding_spent`."""
-    return {"spent_key": key_id, "spent_shard": shard_of(job_id)} | {f"spent_{name}": getattr(usage, name) for name in _COUNTS}
+    return {"spent_key": key_id, "spent_shard": shard_of(job_id)} | {f"spent_{name}": getattr(usage, name) for name in USAGE_COLUMNS}
 
 
 def _adding(row: Select[Any]) -> Insert:
-    statement = upsert(key_usage).from_select(["key_id", "day", "shard", *_COUNTS], row)
-    sums = {name: key_usage.c[name] + statement.excluded[name] for name in _COUNTS}
+    statement = upsert(key_usage).from_select(["key_id", "day", "shard", *USAGE_COLUMNS], row)
+    sums = {name: key_usage.c[name] + statement.excluded[name] for name in USAGE_COLUMNS}
     return statement.on_conflict_do_update(index_elements=["key_id", "day", "shard"], set_=sums)
 
 
 def key_day(tx: Transaction, key_id: str, limits: PlatformLimits, *, day: date | None = None) -> KeyDay:
     """What a key used on a day (None: today, UTC), and what it may use. Raises `NotFound`."""
     on = func.current_date() if day is None else literal(day)
-    sums = [func.coalesce(func.sum(key_usage.c[name]), 0).label(name) for name in _COUNTS]
+    sums = [func.coalesce(func.sum(key_usage.c[name]), 0).label(name) for name in USAGE_COLUMNS]
     used = (key_usage.c.key_id == api_keys.c.id) & (key_usage.c.day == on)
     row = tx.connection.execute(
         select(api_keys.c.day_tokens, api_keys.c.day_cost_usd, on.label("on_day"), *sums)

@@ -10,7 +10,7 @@ from sqlalchemy import and_, func, or_, select, update
 
 from dualtrack.db.engine import Transaction
 from dualtrack.db.rows import usage_of
-from dualtrack.db.tables import calls, jobs
+from dualtrack.db.tables import USAGE_COLUMNS, calls, jobs
 from dualtrack.domain.budgets import Member, Spent
 from dualtrack.domain.family import AwaitedChild, Family
 from dualtrack.domain.job import Job
@@ -21,7 +21,6 @@ from dualtrack.domain.waiting import Held, Hold
 
 _PARENT: Final = jobs.alias("parent")
 _CHILD: Final = jobs.alias("child")
-_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
 
 
 def count(tx: Transaction, parent_id: str) -> int:
@@ -43,7 +42,7 @@ def family(tx: Transaction, root_id: str) -> list[Member]:
         jobs.c.step,
         func.coalesce(jobs.c.limits, jobs.c.spec["limits"]).label("limits"),
     )
-    counts = [jobs.c[name] for name in _COUNTS]
+    counts = [jobs.c[name] for name in USAGE_COLUMNS]
     rows = tx.connection.execute(select(*columns, *counts).where(or_(jobs.c.id == root_id, jobs.c.root_id == root_id)))
     read: dict[str, JobLimits] = {}  # most of a family have the same limits
     found = []
@@ -57,7 +56,7 @@ def family(tx: Transaction, root_id: str) -> list[Member]:
 
 def below(tx: Transaction, job: Job, *, most: int = FAMILY_JOBS) -> Family:
     """A job with what all jobs below it came to, of which at most `most` are read."""
-    columns = ("id", "status", "step", *_COUNTS)
+    columns = ("id", "status", "step", *USAGE_COLUMNS)
     found = select(*(jobs.c[name] for name in columns)).where(jobs.c.parent_id == job.id).cte("below", recursive=True)
     found = found.union_all(select(*(_CHILD.c[name] for name in columns)).where(_CHILD.c.parent_id == found.c.id))
     read = select(found).limit(most + 1).subquery()  # PostgreSQL goes no further down than this asks for
@@ -69,7 +68,7 @@ def below(tx: Transaction, job: Job, *, most: int = FAMILY_JOBS) -> Family:
             func.count().filter(live).label("live"),
             func.count().filter(counted.c.status == JobStatus.WAITING.value).label("waiting"),
             func.coalesce(func.sum(counted.c.step), 0).label("steps"),
-            *(func.coalesce(func.sum(counted.c[name]), 0).label(name) for name in _COUNTS),
+            *(func.coalesce(func.sum(counted.c[name]), 0).label(name) for name in USAGE_COLUMNS),
             select(func.count() <= most).select_from(read).scalar_subquery().label("complete"),
         )
     ).one()

@@ -9,14 +9,13 @@ from sqlalchemy import ARRAY, Text, func, insert, literal, select, text
 
 from dualtrack.db.engine import Transaction
 from dualtrack.db.rows import call_of
-from dualtrack.db.tables import artifacts, calls, events, steps
+from dualtrack.db.tables import USAGE_COLUMNS, artifacts, calls, events, steps
 from dualtrack.domain.events import EventType
 from dualtrack.domain.ids import new_id
 from dualtrack.domain.lifecycle import CALL_TERMINAL
 from dualtrack.domain.step import Call
 from dualtrack.domain.tool import PLAN_TOOL, Effect
 
-_USAGE: Final = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
 _COLLAPSED: Final = text(
     """SELECT data FROM events WHERE job_id = :job AND type IN (:compacted, :forked) AND seq < coalesce(
         (SELECT min(seq) FROM events WHERE job_id = :job AND type IN (:decided, :malformed) AND (data->>'step')::int = :next),
@@ -27,7 +26,7 @@ _COLLAPSED: Final = text(
 
 def copy_steps(tx: Transaction, source_id: str, job_id: str, through: int) -> None:
     """Give a new job the steps of another one up to `through`, with their calls and artifacts under new ids; they have cost it nothing."""
-    kept = [column.name for column in steps.c if column.name not in {"job_id", *_USAGE}]
+    kept = [column.name for column in steps.c if column.name not in {"job_id", *USAGE_COLUMNS}]
     rows = select(literal(job_id), *(steps.c[name] for name in kept)).where(steps.c.job_id == source_id, steps.c.number <= through)
     tx.connection.execute(insert(steps).from_select(["job_id", *kept], rows))
     of_source = (calls.c.job_id == source_id) & (calls.c.step <= through)

@@ -34,6 +34,8 @@ from dualtrack.domain.lifecycle import CALL_TERMINAL, TERMINAL, CallStatus, JobS
 from dualtrack.domain.tool import Effect
 from dualtrack.domain.waiting import ApprovalKind, ApprovalStatus, Held, Hold
 
+USAGE_COLUMNS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
+"""What `domain.usage.Usage` is kept in, wherever usage is."""
 metadata: Final = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",

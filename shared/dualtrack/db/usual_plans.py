@@ -36,7 +36,7 @@ from dualtrack.db.hook_tables import webhooks
 from dualtrack.db.prepared import Prepared, given
 from dualtrack.db.rows import AnyRow
 from dualtrack.db.swift import Runs
-from dualtrack.db.tables import approvals, calls, events, jobs, steps
+from dualtrack.db.tables import USAGE_COLUMNS, approvals, calls, events, jobs, steps
 from dualtrack.db.usual import EVENT_COLUMNS, UNASKED, Types, fits, ids, joined, rows, seconds
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
@@ -187,7 +187,6 @@ def _record(tx: Runs, known: Sequence[Decided], plain: Prepared, keyed: Prepared
     return {(row[0], row[1]): Recorded(*row) for row in statement.run(tx, values)}
 
 
-_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
 _ROW_COLUMNS: Final = frozenset(
     {"id", "job_id", "tenant_id", "step", "position", "wave", "tool", "effect", "arguments", "status", "ok", "preview", "traceparent"}
 )
@@ -284,7 +283,7 @@ def _record_statement(*more: Callable[[CTE], CTE], ending: bool = False) -> Exec
             due_at=None,
             plan=func.coalesce(new["plan"], jobs.c.plan),
             last_seq=jobs.c.last_seq + new["told"],
-            **{name: jobs.c[name] + new[name] for name in _COUNTS},
+            **{name: jobs.c[name] + new[name] for name in USAGE_COLUMNS},
             **(_over(new["answer"]) if ending else {"phase": Phase.EXECUTE.value}),
         )
         .returning(
@@ -295,7 +294,7 @@ def _record_statement(*more: Callable[[CTE], CTE], ending: bool = False) -> Exec
         )
         .cte("changed")
     )
-    names = ["number", "thought", "reflection", "model", "latency_s", *_COUNTS]
+    names = ["number", "thought", "reflection", "model", "latency_s", *USAGE_COLUMNS]
     step = select(changed.c.id, *(changed.c[name] for name in names), literal(""))
     stepped = insert(steps).from_select(["job_id", *names, "note"], step).cte("stepped")
     told = select(changed.c.id, changed.c.of_attempt, changed.c.finished_at)
