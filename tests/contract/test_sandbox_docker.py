@@ -16,7 +16,9 @@ from dualtrack.sandbox.port import Sandbox
 from dualtrack.sandbox.sessions import Sessions
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.contracts.sandbox import SandboxContract
-from dualtrack.testing.contracts.sessions import SessionContract, SessionLimitsContract, SessionPythonContract
+from dualtrack.testing.contracts.session_commands import SessionContract
+from dualtrack.testing.contracts.session_limits import SessionLimitsContract
+from dualtrack.testing.contracts.session_python import SessionPythonContract
 from dualtrack.testing.rung_sessions import RungSessions
 from dualtrack.testing.sandbox import sandbox_workspace
 

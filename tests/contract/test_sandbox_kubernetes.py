@@ -13,7 +13,9 @@ from dualtrack.sandbox.kubernetes import KubernetesRung
 from dualtrack.sandbox.port import Ended
 from dualtrack.sandbox.sessions import EndReason, Session, SessionRequest, Sessions
 from dualtrack.settings import SandboxSettings
-from dualtrack.testing.contracts.sessions import LIMITS, Asking, Run, SessionContract, SessionLimitsContract, runner
+from dualtrack.testing.contracts.session_commands import SessionContract
+from dualtrack.testing.contracts.session_limits import SessionLimitsContract
+from dualtrack.testing.contracts.sessions import LIMITS, Asking, Run, runner
 from dualtrack.testing.kubernetes.server import FakeCluster
 from dualtrack.testing.rung_sessions import RungSessions
 from dualtrack.testing.sandbox import sandbox_workspace

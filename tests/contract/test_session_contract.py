@@ -13,7 +13,10 @@ from dualtrack.sandbox.rung import Rung
 from dualtrack.sandbox.sessions import Session, Sessions
 from dualtrack.settings import SandboxSettings
 from dualtrack.testing.bare_rung import BareRung
-from dualtrack.testing.contracts.sessions import Run, SessionContract, SessionLimitsContract, SessionPythonContract
+from dualtrack.testing.contracts.session_commands import SessionContract
+from dualtrack.testing.contracts.session_limits import SessionLimitsContract
+from dualtrack.testing.contracts.session_python import SessionPythonContract
+from dualtrack.testing.contracts.sessions import Run
 from dualtrack.testing.rung_sessions import RungSessions
 from dualtrack.testing.sandbox import sandbox_workspace
 
