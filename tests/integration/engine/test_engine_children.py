@@ -1,82 +1,24 @@
-"""Children: side by side, their ends told once, their parents' stops and holds obeyed, their use counted for the whole family."""
+"""Children: side by side, awaited, and their ends told once, with their answers and files."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, update
 
 from dualtrack.db import children as db_children
-from dualtrack.db import jobs
-from dualtrack.db.engine import Database
-from dualtrack.db.tables import jobs as jobs_table
-from dualtrack.domain.errors import Conflict
-from dualtrack.domain.forking import Changes
-from dualtrack.domain.job import DEFAULT_AGENT_TOOLS, Job
+from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
-from dualtrack.domain.limits import LARGEST, LimitsChange
-from dualtrack.domain.step import Call
 from dualtrack.domain.usage import Usage
-from dualtrack.domain.waiting import Held, Hold
-from dualtrack.engine import children, extension, flow, forks, steering
-from dualtrack.models.port import DecisionRequest
+from dualtrack.domain.waiting import Held
+from dualtrack.engine import children, steering
 from dualtrack.objects import manifests
 from dualtrack.objects.workspace import WorkspaceStore
-from dualtrack.testing.model_script import Script
+from dualtrack.testing.families import TOOLS, TWO, by_task, calls_of, delegate, in_workspace, kids, parent_of, ring_until, under_lock
 from dualtrack.testing.objects import MemoryStore
-from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.testing.stepper import Stepper
 
-from .conftest import CountingSandbox, Make, cancel, finish, shell, types
-
-TOOLS = [*DEFAULT_AGENT_TOOLS, "delegate"]
-MODEL = Mapping[str, list[dict[str, Any]]]
-
-
-def delegate(instructions: str, **more: Any) -> dict[str, Any]:
-    return {"tool": "delegate", "arguments": {"instructions": instructions, **more}}
-
-
-def by_task(scripts: MODEL, on_decide: Callable[[DecisionRequest], None] | None = None) -> ScriptedModel:
-    """A model whose script is that of the first word of the task."""
-    return ScriptedModel(lambda request: Script.model_validate(scripts[request.task.split()[0]]), on_decide=on_decide)
-
-
-def parent_of(stepper: Stepper, **spec: Any) -> Job:
-    return stepper.submit("parent", agent={"tools": TOOLS}, **spec)
-
-
-def kids(stepper: Stepper, job: Job) -> list[Job]:
-    with stepper.runtime.database.transaction() as tx:
-        return sorted(jobs.page(tx, job.tenant_id, limit=100, parent_id=job.id), key=lambda kid: kid.id)
-
-
-def calls_of(stepper: Stepper, job: Job, step: int = 0) -> tuple[Call, ...]:
-    return stepper.steps(job)[step].calls
-
-
-def in_workspace(stepper: Stepper, store: MemoryStore, job: Job) -> dict[str, int]:
-    found = WorkspaceStore(store, job.tenant_id, stepper.runtime.limits).manifest(stepper.job(job).workspace)
-    return {entry.path: entry.size for entry in found.entries}
-
-
-def ring_until(stepper: Stepper, done: Callable[[], bool]) -> None:
-    for _ in range(100):
-        if done():
-            return
-        assert stepper.ring()
-    raise AssertionError("it never came to that")
-
-
-def under_lock(stepper: Stepper, job: Job, act: Callable[..., Any], *more: Any, **named: Any) -> Any:
-    with stepper.runtime.database.transaction() as tx:
-        return act(tx, stepper.runtime, jobs.get(tx, job.id, lock=True), *more, **named)
-
-
-TWO = {"calls": [delegate("left", outputs=["left.txt"]), delegate("right", outputs=["right.txt"])]}
+from .conftest import Make, finish, shell, types
 
 
 def test_children_work_side_by_side_and_give_back_answers_and_files(make: Make, store: MemoryStore) -> None:
@@ -189,33 +131,6 @@ def test_a_long_answer_is_kept_whole_out_of_line(make: Make) -> None:
     assert len(stepper.runtime.store.get(call.observation_key)) > 9000
 
 
-def test_cancel_of_the_parent_reaches_its_children_and_their_commands(make: Make, sandbox: CountingSandbox) -> None:
-    scripts = {
-        "parent": [{"calls": [delegate("child"), delegate("idle")]}, finish()],
-        "child": [shell("sleep 60"), finish()],
-        "idle": [finish()],
-    }
-    stepper = make(by_task(scripts))
-    job = parent_of(stepper)
-    ring_until(stepper, lambda: any(task == "execute" for task, _ in stepper.doorbell.rings))
-    stepper.doorbell.rings = type(stepper.doorbell.rings)(ring for ring in stepper.doorbell.rings if ring[0] == "execute")
-
-    def stop() -> None:
-        cancel(stepper, job)
-        stepper.scheduler.tick()
-
-    sandbox.before = stop
-    stepper.ring()  # the child's command is ended by the next heartbeat
-    assert stepper.job(job).status is JobStatus.CANCELLED
-    stepper.scheduler.tick()
-    child, idle = kids(stepper, job)
-    assert (child.status, idle.status) == (JobStatus.CANCELLED, JobStatus.CANCELLED)
-    assert "cancelled" in calls_of(stepper, child)[0].preview
-    assert {call.status for call in calls_of(stepper, job)} == {CallStatus.CANCELLED}
-    stepper.rest()
-    assert types(stepper, job)[-1] == "job.cancelled"
-
-
 def test_a_crash_between_the_childs_end_and_the_parents_call_is_made_good(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     stepper = make(by_task({"parent": [delegate("child"), finish("end")], "child": [finish("told")]}))
     job = parent_of(stepper)
@@ -279,194 +194,6 @@ def test_two_ends_at_once_both_count_and_both_merge(make: Make, store: MemorySto
     assert {"left.txt", "right.txt"} <= set(in_workspace(stepper, store, job))
     assert sum(ring == ("plan", job.id) for ring in stepper.doorbell.rings) == 1
     assert stepper.run(job).status is JobStatus.SUCCEEDED
-
-
-def test_a_pause_of_the_parent_pauses_its_children_and_a_resumption_resumes_them(make: Make) -> None:
-    stepper = make(by_task({"parent": [delegate("child"), finish("end")], "child": [shell("echo 1"), finish()]}))
-    job = parent_of(stepper)
-    ring_until(stepper, lambda: len(kids(stepper, job)) == 1)
-    under_lock(stepper, job, flow.hold, Hold.PAUSED, by="test")
-    stepper.scheduler.tick()
-    stepper.rest()
-    (child,) = kids(stepper, job)
-    assert (child.status, child.reason, child.hold) == (JobStatus.WAITING, "paused", Hold.PARENT)
-    assert stepper.job(job).reason == "paused"
-    under_lock(stepper, job, flow.release, by="test")
-    stepper.scheduler.tick()
-    assert kids(stepper, job)[0].hold is None
-    assert stepper.run(job).answer == "end"
-
-
-def test_a_child_that_was_paused_itself_stays_so_when_its_parent_resumes(make: Make) -> None:
-    stepper = make(by_task({"parent": [delegate("child"), finish()], "child": [finish()]}))
-    job = parent_of(stepper)
-    ring_until(stepper, lambda: len(kids(stepper, job)) == 1)
-    (child,) = kids(stepper, job)
-    under_lock(stepper, child, flow.hold, Hold.PAUSED, by="test")
-    under_lock(stepper, job, flow.hold, Hold.PAUSED, by="test")
-    stepper.scheduler.tick()
-    under_lock(stepper, job, flow.release, by="test")
-    stepper.rest()
-    assert stepper.job(child).hold is Hold.PAUSED
-
-
-def test_a_held_child_can_be_paused_for_itself_and_not_resumed_past_its_parent(make: Make) -> None:
-    stepper = make(by_task({"parent": [delegate("child"), finish()], "child": [finish()]}))
-    job = parent_of(stepper)
-    ring_until(stepper, lambda: len(kids(stepper, job)) == 1)
-    under_lock(stepper, job, flow.hold, Hold.PAUSED, by="test")
-    stepper.scheduler.tick()
-    (child,) = kids(stepper, job)
-    with pytest.raises(Conflict, match=job.id):
-        under_lock(stepper, child, steering.resume, by="test")
-    under_lock(stepper, child, steering.pause, by="test")
-    under_lock(stepper, job, steering.resume, by="test")
-    stepper.rest()
-    assert (stepper.job(child).hold, stepper.job(child).reason) == (Hold.PAUSED, "paused")
-    under_lock(stepper, child, steering.resume, by="test")
-    assert stepper.run(job).status is JobStatus.SUCCEEDED
-
-
-def test_what_is_forked_from_a_child_is_nobodys_child_and_bounded_as_its_family_was(make: Make) -> None:
-    stepper = make(by_task({"parent": [delegate("child"), finish()], "child": [shell("echo 1"), finish("alone")]}))
-    job = stepper.run(parent_of(stepper, limits={"steps": 7}))
-    (child,) = kids(stepper, job)
-    assert child.limits.steps == LARGEST["steps"]
-    made, _ = forks.fork(stepper.runtime, tenant_id=job.tenant_id, job_id=child.id, step=1, changes=Changes(), known_models=["deep"])
-    assert (made.parent_id, made.root_id, made.depth) == (None, None, 0)
-    assert made.limits == job.limits
-    assert stepper.run(made).answer == "alone"
-
-
-def test_the_familys_steps_are_counted_together_and_extending_the_root_lets_all_go_on(make: Make) -> None:
-    busy = [shell(f"echo {n}") for n in range(4)]
-    scripts = {
-        "parent": [{"calls": [delegate("left"), delegate("right")]}, finish("end")],
-        "left": [*busy, finish()],
-        "right": [*busy, finish()],
-    }
-    stepper = make(by_task(scripts))
-    job = parent_of(stepper, limits={"steps": 6})
-    stepper.rest()
-    family = [stepper.job(job), *kids(stepper, job)]
-    assert sum(member.step for member in family) == 6
-    assert [member.status for member in family] == [JobStatus.RUNNING, JobStatus.WAITING, JobStatus.WAITING]
-    for child in family[1:]:
-        assert child.message is not None
-        assert f"6 of job {job.id}'s 6 steps are used" in child.message
-        assert f"jobs extend {job.id}" in child.message
-    under_lock(stepper, job, extension.extend, LimitsChange(steps=50), by="test")
-    job = stepper.run(job)
-    assert (job.status, job.answer) == (JobStatus.SUCCEEDED, "end")
-    assert [kid.step for kid in kids(stepper, job)] == [5, 5]
-
-
-def test_a_family_whose_root_wants_to_fail_fails(make: Make) -> None:
-    scripts = {"parent": [delegate("child"), finish()], "child": [shell(f"echo {n}") for n in range(9)]}
-    stepper = make(by_task(scripts))
-    job = stepper.run(parent_of(stepper, limits={"steps": 3, "on_limit": "fail"}))
-    assert (job.status, job.reason) == (JobStatus.FAILED, "limit_steps")
-    (child,) = kids(stepper, job)
-    assert (child.status, child.step) == (JobStatus.FAILED, 2)
-
-
-def test_the_end_of_the_roots_time_holds_the_family(make: Make, database: Database) -> None:
-    stepper = make(by_task({"parent": [delegate("child"), finish("end")], "child": [shell("echo 1"), finish()]}))
-    job = parent_of(stepper)
-    ring_until(stepper, lambda: len(kids(stepper, job)) == 1)
-    with database.transaction() as tx:
-        tx.connection.execute(update(jobs_table).where(jobs_table.c.id == job.id).values(deadline_at=func.now()))
-    stepper.scheduler.tick()
-    stepper.rest()
-    (child,) = kids(stepper, job)
-    assert (stepper.job(job).reason, child.hold) == ("budget", Hold.PARENT)
-    under_lock(stepper, job, extension.extend, LimitsChange(wall_time_s=10_000), by="test")
-    assert stepper.run(job).answer == "end"
-
-
-def test_children_are_nested_so_deep_and_no_deeper(make: Make) -> None:
-    scripts = {
-        "parent": [delegate("child"), finish()],
-        "child": [delegate("grandchild"), finish("from below")],
-        "grandchild": [delegate("too deep"), finish("no further")],
-    }
-    stepper = make(by_task(scripts))
-    job = stepper.run(parent_of(stepper))
-    (child,) = kids(stepper, job)
-    (grandchild,) = kids(stepper, child)
-    assert (grandchild.depth, grandchild.root_id, grandchild.parent_id) == (2, job.id, child.id)
-    assert "delegate" not in grandchild.spec.agent.tools
-    assert calls_of(stepper, grandchild)[0].ok is False
-    assert kids(stepper, grandchild) == []
-    assert calls_of(stepper, job)[0].preview == "from below"
-
-
-def test_more_children_than_a_job_may_have_are_refused(make: Make) -> None:
-    scripts = {"parent": [{"calls": [delegate("child")] * 3}, delegate("child"), finish("end")], "child": [finish("ok")]}
-    stepper = make(by_task(scripts), children=2)
-    job = stepper.run(parent_of(stepper))
-    assert job.status is JobStatus.SUCCEEDED
-    assert [call.ok for call in calls_of(stepper, job)] == [True, True, False]
-    assert "at most 2 children" in calls_of(stepper, job, 1)[0].preview or "may have 2 children" in calls_of(stepper, job, 1)[0].preview
-    assert len(kids(stepper, job)) == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "wrong"),
-    [
-        ({"tools": ["http_request"]}, "none of your tools"),
-        ({"outputs": ["../out"]}, "outputs"),
-        ({"inputs": ["/etc/passwd"]}, "inputs"),
-        ({"limits": {"steps": 0}}, "limits.steps"),
-        ({"limits": {"steps": 10**9}}, "limits.steps"),
-        ({"instructions": "  "}, "instructions"),
-    ],
-)
-def test_a_wrong_delegation_is_told_to_the_agent(make: Make, arguments: dict[str, Any], wrong: str) -> None:
-    stepper = make(by_task({"parent": [delegate(**{"instructions": "child", **arguments}), finish()]}))
-    job = stepper.run(parent_of(stepper))
-    (call,) = calls_of(stepper, job)
-    assert call.ok is False
-    assert wrong in call.preview
-    assert kids(stepper, job) == []
-
-
-def test_who_is_not_given_the_tool_can_not_delegate(make: Make) -> None:
-    stepper = make(by_task({"parent": [delegate("child"), finish()]}))
-    job = stepper.run(stepper.submit("parent"))
-    assert "There is no tool 'delegate'" in calls_of(stepper, job)[0].preview
-
-
-def test_a_delegation_waits_for_its_turn_and_sees_what_came_before(make: Make) -> None:
-    scripts = {
-        "parent": [{"calls": [shell("echo early > early.txt"), delegate("child", inputs=["early.txt"])]}, finish()],
-        "child": [shell("cat early.txt"), finish("seen")],
-    }
-    model = by_task(scripts)
-    stepper = make(model)
-    job = parent_of(stepper)
-    stepper.ring()
-    assert kids(stepper, job) == []
-    assert stepper.run(job).status is JobStatus.SUCCEEDED
-    (child,) = kids(stepper, job)
-    assert calls_of(stepper, child)[0].preview.split()[-1] == "early"
-    assert any("Files to look at: early.txt" in request.task for request in model.requests)
-
-
-def test_no_decision_of_a_paused_jobs_delegation_starts_a_child(make: Make) -> None:
-    def pause(request: DecisionRequest) -> None:
-        if request.task.startswith("parent"):
-            under_lock(stepper, job, flow.hold, Hold.PAUSED, by="test")
-
-    stepper = make(by_task({"parent": [delegate("child"), finish()], "child": [finish()]}, on_decide=pause))
-    job = parent_of(stepper)
-    stepper.rest()
-    assert (stepper.job(job).reason, kids(stepper, job)) == ("paused", [])
-    under_lock(stepper, job, flow.release, by="test")
-    ring_until(stepper, lambda: len(kids(stepper, job)) == 1)
-    with stepper.runtime.database.transaction() as tx:
-        first = tx.connection.execute(select(jobs_table.c.spec).where(jobs_table.c.parent_id == job.id)).scalar_one()
-    assert json.dumps(first["limits"]["on_limit"]) == '"fail"'
 
 
 def test_a_child_whose_files_are_damaged_fails_and_keeps_nobody_waiting(
