@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from dualtrack.db import steps
 from dualtrack.db.steps import LatestChange
 from dualtrack.domain.egress import EgressRequest
-from dualtrack.domain.errors import Cancelled, InvalidPath, ObjectMissing
+from dualtrack.domain.errors import Cancelled, InvalidPath, ObjectMissing, UnknownTool
 from dualtrack.domain.job import Job
 from dualtrack.domain.limits import SandboxLimits
 from dualtrack.domain.step import KEPT_STATE, Call
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from dualtrack.egress.gateway import EgressGateway, Outlet
 
 _SKIPPED_SHOWN: Final = 10
+_GONE: Final = "Not run: whoever runs this platform has taken the tool {tool} away. Do without it."
+_EARLIER: Final = " An earlier attempt at this call may or may not have happened."
 _NOT_RUN: Final = ToolResult(Observation(ok=False, text=""))
 
 
@@ -126,6 +128,11 @@ class CallWork:
 
     def _ran(self, call: Call, context: ToolContext, place: Place) -> ToolResult:
         """What the call's tool gives."""
+        try:
+            tool = self._runtime.registry.tool(call.tool)
+        except UnknownTool:  # taken away since the call was decided on
+            doubt = _EARLIER if call.effect is Effect.EXTERNAL and call.attempt > 1 else ""
+            return ToolResult(Observation(ok=False, text=_GONE.format(tool=call.tool) + doubt))
         if call.effect is Effect.WORKSPACE:
             place.begin()
         if call.effect is Effect.EXTERNAL:
@@ -133,7 +140,7 @@ class CallWork:
             ledger.begin(self._runtime, call)
             point(Fault.EXTERNAL_SEND, call.job_id)
         point(Fault.EXECUTOR_EFFECT, call.job_id)
-        result = self._runtime.registry.tool(call.tool).run(call.arguments, context)
+        result = tool.run(call.arguments, context)
         point(Fault.EXECUTOR_EFFECTED, call.job_id)
         if call.effect is Effect.EXTERNAL:
             point(Fault.EXTERNAL_SENT, call.job_id)

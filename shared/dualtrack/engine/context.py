@@ -12,7 +12,7 @@ from dualtrack.domain.policies import needs_reflection
 from dualtrack.domain.step import Call, Step
 from dualtrack.engine.observations import shortened
 from dualtrack.models.port import DecisionRequest, PastCall, PastStep
-from dualtrack.models.prompts import AGENT_SYSTEM_PROMPT, NETWORK_NOTE, PLACEHOLDER_NOTE
+from dualtrack.models.prompts import AGENT_SYSTEM_PROMPT, NETWORK_NOTE, PLACEHOLDER_NOTE, TOOLS_GONE_NOTE
 from dualtrack.tools.registry import Registry
 
 _NOTE_CHARS: Final = 1000
@@ -41,9 +41,11 @@ def shown(job: Job, history: Sequence[Step]) -> list[Step]:
     return [step for step in history if step.number > job.summarised_through]
 
 
-def system_prompt(job: Job, egress: EgressPolicy | None) -> str:
-    """The agent's standing orders, and what its sandboxes reach."""
+def system_prompt(job: Job, egress: EgressPolicy | None, gone: Sequence[str] = ()) -> str:
+    """The agent's standing orders, which of its tools are `gone`, and what its sandboxes reach."""
     parts = [job.spec.agent.system_prompt or AGENT_SYSTEM_PROMPT]
+    if gone:
+        parts.append(TOOLS_GONE_NOTE.format(tools=", ".join(gone)))
     if egress is not None:
         parts.append(NETWORK_NOTE.format(hosts=", ".join(map(str, egress.asked))))
         parts += [
@@ -66,7 +68,7 @@ def decision_request(
     egress: EgressPolicy | None = None,
     past: Callable[[Step], PastStep] | None = None,
 ) -> DecisionRequest:
-    """The request for the next decision.
+    """The request for the next decision. Tools that the operator has taken away since are left out, and the model is told so.
 
     `messages`: what the job's user wrote to it, oldest first, by the number of the step that each followed; 0: before the first.
     `egress`: what its sandboxes may reach; None: nothing.
@@ -74,11 +76,13 @@ def decision_request(
     """
     said = messages or {}
     view = past or past_step
+    tools = registry.on_offer(job.spec.agent.tools)
+    offered = {spec.name for spec in tools}
     return DecisionRequest(
         model=job.spec.agent.model,
-        system=system_prompt(job, egress),
+        system=system_prompt(job, egress, [name for name in job.spec.agent.tools if name not in offered]),
         task=task_text(job),
-        tools=registry.specs(job.spec.agent.tools),
+        tools=tools,
         steps=[_answered(view(step), said.get(step.number)) for step in shown(job, history)],
         messages=tuple(text for number in sorted(said) if number <= job.summarised_through for text in said[number]),
         summary=job.summary,

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dualtrack.domain import children
-from dualtrack.domain.errors import UnknownTool
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.ids import new_id
 from dualtrack.domain.job import Job
@@ -171,13 +170,10 @@ class DecisionReader:
         if position >= self._limits.calls_per_step:
             more = f", nor the {beyond - 1} calls after it" if beyond > 1 else ""
             return f"Not run{more}: at most {self._limits.calls_per_step} calls a step. Ask again in the next step.", None
-        offered = ", ".join(job.spec.agent.tools)
-        if proposal.tool not in job.spec.agent.tools:
-            return f"There is no tool {proposal.tool!r}. The tools are: {offered}.", None
-        try:
-            spec = self._registry.spec(proposal.tool)
-        except UnknownTool as error:
-            return error.message, None
+        offered = {spec.name: spec for spec in self._registry.on_offer(job.spec.agent.tools)}
+        spec = offered.get(proposal.tool)
+        if spec is None:
+            return f"There is no tool {proposal.tool!r}. The tools are: {', '.join(offered)}.", None
         if len(json.dumps(proposal.arguments)) > self._limits.arguments_bytes:
             return f"The arguments are longer than {self._limits.arguments_bytes} bytes: write long content in several calls.", None
         wrong = self._registry.validate(spec, proposal.arguments)

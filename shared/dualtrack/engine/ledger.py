@@ -56,7 +56,7 @@ def resolve(tx: Transaction, runtime: Runtime, job: Job, call: Call) -> bool:
 
     True: it is to be made again, under the same idempotency key. Otherwise it is settled, or held until a person says what happened.
     """
-    policy = _ruled(runtime, job, call) or job.spec.agent.on_unknown
+    policy = _ruled(runtime, job, call)
     data = {"call_id": call.id, "step": call.step, "tool": call.tool, "attempt": call.attempt, "policy": policy.value}
     events.append(tx, job.id, NewEvent(EventType.CALL_IN_DOUBT, data))
     if policy is OnUnknown.RETRY:
@@ -75,13 +75,14 @@ def resolve(tx: Transaction, runtime: Runtime, job: Job, call: Call) -> bool:
     return False
 
 
-def _ruled(runtime: Runtime, job: Job, call: Call) -> OnUnknown | None:
-    """What policies say of a call in doubt; nothing where its tool is gone: it may have happened all the same."""
+def _ruled(runtime: Runtime, job: Job, call: Call) -> OnUnknown:
+    """What is to become of a call in doubt. Where its tool is gone it may have happened all the same, but it can't be made again."""
+    wanted = job.spec.agent.on_unknown
     try:
         spec = runtime.registry.tool(call.tool).spec
     except UnknownTool:
-        return None
-    return judge((*runtime.policies, *job.spec.agent.policies), spec, call.arguments).on_unknown
+        return OnUnknown.TELL if wanted is OnUnknown.RETRY else wanted
+    return judge((*runtime.policies, *job.spec.agent.policies), spec, call.arguments).on_unknown or wanted
 
 
 def settle_unknown(tx: Transaction, job: Job, call: Call) -> None:

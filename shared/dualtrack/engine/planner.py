@@ -136,9 +136,11 @@ class Planner:
             return found
 
     def _decide(self, job: Job, history: Sequence[Step], said: Said, asking: Asking, lease: Lease) -> None:
-        agent = job.spec.agent
-        egress = self._runtime.egress.policy(agent.network, agent.secrets, job.tenant_id)
-        request = decision_request(job, history, self._runtime.registry, said, egress, self._history.past)
+        try:
+            request = self._request(job, history, said)
+        except Exception as error:  # noqa: BLE001 - written down, whatever it is
+            self._record_failure(job, error, asking.spent)
+            return
         try:
             what = self._compactor.due(job, history)
             if what is not None:
@@ -161,6 +163,11 @@ class Planner:
                 raise
             except Exception as error:  # noqa: BLE001 - the decision can't be written, but what it cost can
                 self._record_failure(job, error, asking.spent)
+
+    def _request(self, job: Job, history: Sequence[Step], said: Said) -> DecisionRequest:
+        agent = job.spec.agent
+        egress = self._runtime.egress.policy(agent.network, agent.secrets, job.tenant_id)
+        return decision_request(job, history, self._runtime.registry, said, egress, self._history.past)
 
     def _shorten(
         self, job: Job, history: Sequence[Step], request: DecisionRequest, error: ContextTooLong, asking: Asking, lease: Lease

@@ -16,6 +16,11 @@ whole file, compute the values, write them into the output file and print them.
 5. When the output file holds everything that the job asks for, call finish with a short answer."""
 """The agent's standing orders where its profile brings none."""
 
+TOOLS_GONE_NOTE: Final = """\
+Whoever runs this platform has taken these tools away, they can't be called any more: {tools}. Do without them; if the job can't be done \
+without them, finish with success false and say so."""
+"""Added to the system prompt where an agent's profile names tools that there are no longer."""
+
 NETWORK_NOTE: Final = """\
 From the sandbox you reach these hosts and no others, by HTTP and HTTPS through the proxy that its environment names: {hosts}. \
 Where a tool says that it has no network, it has this one."""

@@ -63,6 +63,10 @@ class Registry:
         """The tools on offer of those names, in that order. Raises `UnknownTool`; `param` is the field that named them."""
         return tuple(self.spec(name, param=param) for name in names)
 
+    def on_offer(self, names: Iterable[str]) -> tuple[ToolSpec, ...]:
+        """Those of the tools that are on offer, in that order: an agent may name some that the operator has taken away since."""
+        return tuple(self._specs[name] for name in names if name in self._specs)
+
     def tool(self, name: str) -> Tool:
         """The executable tool of that name, the engine's own included. Raises `UnknownTool`."""
         if name not in self._tools:
