@@ -168,7 +168,10 @@ class PlatformLimits(_Frozen):
     key_day_cost_usd: Annotated[Decimal, Field(ge=0)] | None = Field(
         None, description="US dollars that the jobs and chats of a key may cost in a day (UTC), where the key has no limit of its own."
     )
-    waiting_s: Seconds = Field(7 * 24 * 3600, description="A job that waits for a person or a budget for this long expires.")
+    waiting_s: Seconds = Field(
+        7 * 24 * 3600,
+        description="A job that waits for a person or a budget for this long expires; the rest of its key's day is not counted.",
+    )
     approval_s: Seconds = Field(
         24 * 3600, le=30 * 24 * 3600, description="An approval or question that nobody decides for this long is a no."
     )

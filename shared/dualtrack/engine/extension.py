@@ -41,7 +41,7 @@ def extend(tx: Transaction, runtime: Runtime, job: Job, change: LimitsChange, *,
 def look_again(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> bool:
     """Let a job (its row locked) that is held for want of a budget go on where there is room now, else say what is short now.
 
-    Whether it goes on.
+    Whether it goes on (a child whose parent is held: with that).
     """
     if job.hold is not Hold.BUDGET or job.stopping is not None:
         return False
@@ -50,5 +50,8 @@ def look_again(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> bool:
         flow.release(tx, runtime, job, by=by)
         return True
     if job.waiting_since is not None:
-        jobs.change(tx, job.id, {"message": budgets.advice(short, job), "not_before": short.until})
+        until = job.waiting_until
+        if short.until is not None and until is not None:
+            until = max(until, flow.last_look(short.until, runtime.limits))
+        jobs.change(tx, job.id, {"message": budgets.advice(short, job), "not_before": short.until, "waiting_until": until})
     return False

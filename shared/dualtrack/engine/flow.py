@@ -19,6 +19,7 @@ from dualtrack.domain.errors import Conflict
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus, Phase
+from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.step import Call
 from dualtrack.domain.tool import DELEGATE_TOOL
 from dualtrack.domain.waiting import Held, Hold, WaitReason
@@ -75,6 +76,8 @@ def wait(
     if job.status is JobStatus.WAITING and job.reason == reason:
         return
     text = message or _MESSAGES[reason].format(id=job.id)
+    # Nobody has to do anything before the next day of a job's key, and no job is given up while somebody may still decide in time.
+    ends = [last_look(look_at, runtime.limits)] if isinstance(look_at, datetime) else []
     values: dict[str, Any] = {
         "status": JobStatus.WAITING.value,
         "phase": phase.value,
@@ -84,13 +87,19 @@ def wait(
         "lease_until": None,
         "due_at": None,
         "not_before": look_at,
-        # No job is given up while somebody may still decide in time.
-        "waiting_until": func.greatest(func.clock_timestamp() + timedelta(seconds=runtime.limits.waiting_s), approvals.last_expiry(job.id)),
+        "waiting_until": func.greatest(
+            func.clock_timestamp() + timedelta(seconds=runtime.limits.waiting_s), approvals.last_expiry(job.id), *ends
+        ),
     }
     if job.status is not JobStatus.WAITING:
         values["waiting_since"] = func.clock_timestamp()  # not the transaction's beginning: it may have waited for the row lock since
     until = jobs.change_returning_wait(tx, job.id, values)
     notices.record(tx, job.id, NewEvent(EventType.JOB_WAITING, {"reason": reason.value, "message": text, "until": until.isoformat()}))
+
+
+def last_look(until: datetime, limits: PlatformLimits) -> datetime:
+    """When a wait may end at the earliest, of a job that may go on by itself at `until`: from then on somebody may have to act."""
+    return until + timedelta(seconds=limits.waiting_s)
 
 
 def hold(tx: Transaction, runtime: Runtime, job: Job, why: Hold, *, by: str) -> bool:
@@ -110,7 +119,9 @@ def hold(tx: Transaction, runtime: Runtime, job: Job, why: Hold, *, by: str) -> 
 
 
 def release(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> None:
-    """Lift a job's hold (its row locked) and take it on.
+    """Lift a job's hold (its row locked) and take it on; a child whose parent is held goes on with that, and is held for it until then.
+
+    The parent is only read: should it change right now, the scheduler finds that.
 
     Raises:
         Conflict: it has ended, was told to stop, or is not held.
@@ -118,6 +129,9 @@ def release(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> None:
     require_live(job)
     if job.hold is None:
         raise Conflict(f"The job is not held: it is {job.status}{f' ({job.reason})' if job.reason else ''}.")
+    if job.hold is not Hold.PARENT and job.parent_id is not None and jobs.get(tx, job.parent_id).hold is not None:
+        _hold_for_parent(tx, runtime, job, by)
+        return
     jobs.change(tx, job.id, {"hold": None})
     if job.status is not JobStatus.WAITING:  # it had not come to its boundary
         events.append(tx, job.id, NewEvent(EventType.JOB_RESUMED, {"reason": job.hold.value, "by": by}))
@@ -132,6 +146,15 @@ def require_live(job: Job) -> None:
         raise Conflict(f"The job has already ended: {job.status}.")
     if job.stopping is not None:
         raise Conflict(f"The job was told to stop and will be {job.stopping}.")
+
+
+def _hold_for_parent(tx: Transaction, runtime: Runtime, job: Job, by: str) -> None:
+    """What a job was held for is over, but its parent is held still."""
+    jobs.change(tx, job.id, {"hold": Hold.PARENT.value})
+    events.append(tx, job.id, NewEvent(EventType.JOB_PAUSING, {"hold": Hold.PARENT.value, "by": by}))
+    if job.status is JobStatus.WAITING:
+        jobs.change(tx, job.id, {"message": _OF_PARENT, "not_before": None})
+        _hold_back(tx, runtime, jobs.get(tx, job.id), _wave(tx, job.id))
 
 
 def _wave(tx: Transaction, job_id: str) -> list[Call]:

@@ -63,8 +63,8 @@ class Scheduler:
             self._rings,
             self._deadlines,
             self._approvals,
-            self._waits,
             self._budgets,
+            self._waits,  # after what may let a job go on
             self._stops,
             self._families,
             self._schedules,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -274,6 +275,22 @@ def test_a_job_that_waits_for_a_budget_for_too_long_expires(make: Make, database
     assert (stepper.job(job).status, stepper.job(job).reason) == (JobStatus.EXPIRED, "waited_too_long")
     with database.transaction() as tx, pytest.raises(Conflict):
         ending.request_stop(tx, jobs.get(tx, job.id, lock=True), JobStatus.CANCELLED, by="test")
+
+
+def test_no_job_expires_before_the_next_day_of_its_key(make: Make, database: Database) -> None:
+    stepper = make([*echoes(3, input_tokens=100, output_tokens=0), finish()], waiting_s=60)
+    key_id = make_key(stepper, day_tokens=100)
+    job = stepper.submit(key_id=key_id)
+    stepper.rest()
+    with database.transaction() as tx:
+        row = tx.connection.execute(select(jobs_table.c.not_before, jobs_table.c.waiting_until).where(jobs_table.c.id == job.id)).one()
+        assert row.waiting_until == row.not_before + timedelta(seconds=60)
+        # The day begins, the scheduler was away for so long that the wait is over too, and others have used the new day already.
+        tx.connection.execute(update(jobs_table).values(not_before=func.now(), waiting_until=func.now()))
+    stepper.scheduler.tick()
+    waiting = stepper.job(job)
+    assert waiting.status is JobStatus.WAITING
+    assert waiting.waiting_until == row.waiting_until
 
 
 def test_a_decision_that_a_cancelled_job_was_waiting_for_counts_for_its_key(make: Make) -> None:

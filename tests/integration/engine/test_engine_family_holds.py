@@ -10,8 +10,9 @@ from sqlalchemy import select
 from dualtrack.db.tables import jobs as jobs_table
 from dualtrack.domain.errors import Conflict
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
+from dualtrack.domain.limits import LimitsChange
 from dualtrack.domain.waiting import Hold
-from dualtrack.engine import flow, steering
+from dualtrack.engine import extension, flow, steering
 from dualtrack.models.port import DecisionRequest
 from dualtrack.testing.families import by_task, calls_of, delegate, kids, parent_of, ring_until, under_lock
 
@@ -89,6 +90,56 @@ def test_a_held_child_can_be_paused_for_itself_and_not_resumed_past_its_parent(m
     assert (stepper.job(child).hold, stepper.job(child).reason) == (Hold.PAUSED, "paused")
     under_lock(stepper, child, steering.resume, by="test")
     assert stepper.run(job).status is JobStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize("working", [False, True])
+def test_a_paused_child_that_is_resumed_under_a_paused_parent_starts_nothing(make: Make, working: bool) -> None:
+    def resumed(_: DecisionRequest) -> None:
+        if hold_both.pop("now", False):
+            pause_both()
+            under_lock(stepper, kids(stepper, job)[0], steering.resume, by="test")
+
+    def pause_both() -> None:
+        under_lock(stepper, kids(stepper, job)[0], steering.pause, by="test")
+        under_lock(stepper, job, steering.pause, by="test")
+
+    hold_both: dict[str, bool] = {}
+    stepper = make(by_task({"parent": [delegate("child"), finish("end")], "child": [shell("echo 1"), finish()]}, on_decide=resumed))
+    job = parent_of(stepper)
+    ring_until(stepper, lambda: len(kids(stepper, job)) == 1)
+    if working:  # while the child's planner asks the model
+        hold_both["now"] = True
+        stepper.ring()
+    else:
+        pause_both()
+        under_lock(stepper, kids(stepper, job)[0], steering.resume, by="test")
+    while stepper.ring():  # no tick of the scheduler has passed
+        pass
+    (child,) = kids(stepper, job)
+    assert (child.status, child.reason, child.hold, child.step) == (JobStatus.WAITING, "paused", Hold.PARENT, int(working))
+    assert child.message is not None
+    assert "Its parent job is paused" in child.message
+    assert types(stepper, child).count("job.pausing") == 2
+    under_lock(stepper, job, steering.resume, by="test")
+    assert stepper.run(job).answer == "end"
+
+
+def test_a_child_whose_budget_is_extended_under_a_paused_parent_starts_nothing(make: Make) -> None:
+    stepper = make(by_task({"parent": [delegate("child"), finish("end")], "child": [shell("echo 1"), finish()]}))
+    job = parent_of(stepper, limits={"steps": 2})
+    ring_until(stepper, lambda: len(kids(stepper, job)) == 1)
+    (child,) = kids(stepper, job)
+    stepper.rest()
+    assert (stepper.job(child).hold, stepper.job(child).step) == (Hold.BUDGET, 1)
+    under_lock(stepper, job, steering.pause, by="test")
+    under_lock(stepper, job, extension.extend, LimitsChange(steps=9), by="test")
+    assert under_lock(stepper, child, extension.look_again, by="test")
+    while stepper.ring():
+        pass
+    child = stepper.job(child)
+    assert (child.reason, child.hold, child.step) == ("paused", Hold.PARENT, 1)
+    under_lock(stepper, job, steering.resume, by="test")
+    assert stepper.run(job).answer == "end"
 
 
 def test_no_decision_of_a_paused_jobs_delegation_starts_a_child(make: Make) -> None:
