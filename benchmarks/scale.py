@@ -17,7 +17,7 @@ from sqlalchemy import text
 
 from benchmarks._systems import cpu_s
 from benchmarks._workers import InstantModel, instant_sessions
-from dualtrack.db import events, jobs, migrate
+from dualtrack.db import events, job_lists, jobs, migrate
 from dualtrack.db.engine import Database
 from dualtrack.domain.job import Job
 from dualtrack.domain.limits import PlatformLimits
@@ -83,7 +83,7 @@ def looks(stepper: Stepper) -> dict[str, float]:
 
     def page() -> None:
         with stepper.runtime.database.transaction() as tx:
-            jobs.page(tx, stepper.tenant_id, limit=100)
+            job_lists.page(tx, stepper.tenant_id, limit=100)
 
     found = {"counts_ms": milliseconds(counts, 5), "job_page_ms": milliseconds(page, 5)}
     return found | {"tick_ms": milliseconds(stepper.scheduler.tick, 5)}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dualtrack.domain import errors
-from dualtrack.domain.ids import is_id, new_id
+from dualtrack.domain.ids import first_id, is_id, new_id
 from dualtrack.domain.job import JobSpec
 from dualtrack.domain.lifecycle import CallStatus
 from dualtrack.domain.limits import PlatformLimits
@@ -42,6 +42,15 @@ def test_ids_name_their_kind_are_unique_and_sort_by_time() -> None:
     assert is_id(later, "job")
     assert not is_id(later, "call")
     assert not is_id("job_" + "i" * 26, "job")  # not in the alphabet
+
+
+def test_the_first_id_of_a_time_parts_ids_by_it() -> None:
+    before = time.time()
+    made = new_id("job")
+    assert is_id(first_id("job", before), "job")
+    assert first_id("job", before) <= made < first_id("job", time.time() + 0.001)
+    assert first_id("job", -1e12) == first_id("job", 0) == "job_" + "0" * 26
+    assert made < first_id("job", 1e18)
 
 
 @pytest.mark.parametrize(

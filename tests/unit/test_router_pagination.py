@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import QueryParams
 
 from dualtrack.domain.errors import InvalidRequest, NotFound
 from dualtrack.domain.ids import new_id
-from router.jobs import job_id_of, metadata_filter
+from router.job_query import metadata_filter
+from router.jobs import job_id_of
 from router.pagination import cursor, cut, page_size
+from router.times import Time
 from router.views import listed
+
+TIME: TypeAdapter[datetime] = TypeAdapter(Time)
 
 
 @given(st.lists(st.integers(), max_size=60), st.integers(1, 20))
@@ -52,6 +59,32 @@ def test_metadata_filters_in_both_spellings() -> None:
     for wrong in ("metadata.a=1&metadata[a]=2", "metadata.a=%00", "&".join(f"metadata.k{n}=v" for n in range(17))):
         with pytest.raises(InvalidRequest):
             metadata_filter(QueryParams(wrong), 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("2026-11-30T08:00:00Z", datetime(2026, 11, 30, 8, tzinfo=UTC)),
+        ("2026-11-30t08:00:00.25z", datetime(2026, 11, 30, 8, 0, 0, 250_000, tzinfo=UTC)),
+        ("2026-11-30T08:00:00.123456789+05:30", datetime(2026, 11, 30, 2, 30, 0, 123_456, tzinfo=UTC)),
+    ],
+)
+def test_times_are_rfc_3339(text: str, found: datetime) -> None:
+    assert TIME.validate_python(text) == found
+    assert TIME.validate_python(text).tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "1700000000", "2026-11-30", "2026-11-30T08:00:00", "2026-11-30 08:00:00Z", "2026-11-30T08:00Z", "2026-11-30T08:00:00 01:00",
+        "2026-02-30T08:00:00Z", "2026-11-30T24:00:01Z", "0000-01-01T00:00:00Z", "0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00",
+        "٢٠٢٦-11-30T08:00:00Z", "2026-11-30T08:00:00+0100",
+    ],
+)  # fmt: skip
+def test_what_is_no_time_or_lacks_its_offset_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError, match="RFC 3339 with an offset"):
+        TIME.validate_python(text)
 
 
 def test_the_envelope_of_a_list() -> None:

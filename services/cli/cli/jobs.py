@@ -19,7 +19,7 @@ from cli.request import own_key, path_of
 from cli.session import Session, command, read_stdin
 from cli.spec import MAX_SPEC_BYTES, check, input_entry, merge, parse_input, parse_metadata, read_spec, require_key
 
-"""The tool that starts children."""
+_TIME = "such as 2026-11-30T08:00:00Z"
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of the job.")]
 
 
@@ -150,13 +150,23 @@ def list_jobs(
     session: Session,
     status: Annotated[list[Status] | None, typer.Option("--status", help="Only jobs in this status; again for more.")] = None,
     parent: Annotated[str | None, typer.Option("--parent", metavar="ID", help="Only the children of this job.")] = None,
+    reason: Annotated[
+        list[str] | None, typer.Option("--reason", metavar="CODE", help="Only jobs that ended or wait for it; again for more.")
+    ] = None,
+    schedule: Annotated[str | None, typer.Option("--schedule", metavar="ID", help="Only jobs that this schedule started.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help=f"Only jobs submitted then or later, {_TIME}.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only jobs submitted earlier.")] = None,
+    oldest_first: Annotated[bool, typer.Option("--oldest-first", help="Instead of newest first.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most rows.")] = 20,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
 ) -> None:
     """List jobs, newest first."""
+    given = {"parent_id": parent, "schedule_id": schedule, "created_after": since, "created_before": until}
     params = [("status", item.value) for item in status or []]
-    if parent is not None:
-        params.append(("parent_id", parent))
+    params += [("reason", code) for code in reason or []]
+    params += [(name, value) for name, value in given.items() if value is not None]
+    if oldest_first:
+        params.append(("order", "asc"))
     found = session.client.pages("/v1/jobs", params, limit=None if everything else limit)
     if session.as_json:
         session.out.document(found)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from dualtrack.db import children
+from dualtrack.db import children, job_lists
 from dualtrack.db.engine import Database, Transaction
 from dualtrack.domain.family import AwaitedChild, Family
 from dualtrack.domain.job import AgentProfile, Job, JobInput
@@ -119,6 +119,8 @@ class JobView(BaseModel):
     family: FamilyView | None = Field(description="What it and its children came to; null in lists, and where it can't `delegate`.")
     forked_from: str | None = Field(description="The job whose steps it goes on from.")
     forked_step: int | None = Field(description="The last step it has from there; what it decides itself counts on from it.")
+    schedule_id: str | None = Field(description="The schedule that started it, which may be removed since.")
+    key_id: str | None = Field(description="The API key that submitted it, its parent or its schedule: whose budget of the day it uses.")
     last_seq: int = Field(description="Number of its newest event.")
     trace_id: str | None = Field(description="OpenTelemetry trace of all that is done for it.")
     created_at: datetime
@@ -128,7 +130,13 @@ class JobView(BaseModel):
 
     @classmethod
     def of(
-        cls, job: Job, *, awaited: Sequence[AwaitedChild] = (), family: Family | None = None, webhook_secret: str | None = None
+        cls,
+        job: Job,
+        *,
+        awaited: Sequence[AwaitedChild] = (),
+        family: Family | None = None,
+        schedule_id: str | None = None,
+        webhook_secret: str | None = None,
     ) -> JobView:
         """The view of a job."""
         spec = job.spec
@@ -162,6 +170,8 @@ class JobView(BaseModel):
             family=None if family is None else FamilyView.of(family),
             forked_from=job.forked_from,
             forked_step=job.forked_step,
+            schedule_id=schedule_id,
+            key_id=job.key_id,
             last_seq=job.last_seq,
             trace_id=job.traceparent.split("-")[1] if job.traceparent.count("-") == 3 else None,  # noqa: PLR2004 - W3C trace context
             created_at=job.created_at,
@@ -178,14 +188,16 @@ def delegates(job: Job) -> bool:
 
 def shown(tx: Transaction, job: Job, *, webhook_secret: str | None = None) -> JobView:
     """A job by itself, with its family. `webhook_secret`: for whom submitted it."""
+    schedule_id = job_lists.schedule_ids(tx, [job.id]).get(job.id)
     if not delegates(job):
-        return JobView.of(job, webhook_secret=webhook_secret)
+        return JobView.of(job, schedule_id=schedule_id, webhook_secret=webhook_secret)
     awaited = _awaited(tx, [job]).get(job.id, ())
-    return JobView.of(job, awaited=awaited, family=children.below(tx, job), webhook_secret=webhook_secret)
+    family = children.below(tx, job)
+    return JobView.of(job, awaited=awaited, family=family, schedule_id=schedule_id, webhook_secret=webhook_secret)
 
 
 def answered(database: Database, job: Job, *, webhook_secret: str | None = None) -> JobView:
-    """The same in a transaction of its own, where that takes one."""
+    """The same of a job that a client submitted, which no schedule did; in a transaction of its own, where that takes one."""
     if not delegates(job):
         return JobView.of(job, webhook_secret=webhook_secret)
     with database.transaction() as tx:
@@ -195,7 +207,8 @@ def answered(database: Database, job: Job, *, webhook_secret: str | None = None)
 def row_views(tx: Transaction, jobs: Sequence[Job]) -> list[JobView]:
     """The rows of a list: with whom each waits for, but without what its family used, which takes a look at every job of it."""
     awaited = _awaited(tx, jobs)
-    return [JobView.of(job, awaited=awaited.get(job.id, ())) for job in jobs]
+    scheduled = job_lists.schedule_ids(tx, [job.id for job in jobs])
+    return [JobView.of(job, awaited=awaited.get(job.id, ()), schedule_id=scheduled.get(job.id)) for job in jobs]
 
 
 def _awaited(tx: Transaction, jobs: Sequence[Job]) -> dict[str, list[AwaitedChild]]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Body, Path, Query, Request, Response
-from starlette.datastructures import QueryParams
+from fastapi import APIRouter, Body, Path, Response
 
-from dualtrack.db import jobs, webhooks
-from dualtrack.domain.errors import InvalidRequest, NotFound
+from dualtrack.db import job_lists, jobs, webhooks
+from dualtrack.domain.errors import NotFound
 from dualtrack.domain.ids import is_id
-from dualtrack.domain.job import JobSpec, Name
+from dualtrack.domain.job import JobSpec
 from dualtrack.domain.lifecycle import TERMINAL, JobStatus
 from dualtrack.engine import doorbells, intake
 from dualtrack.engine.ending import request_stop
@@ -18,6 +17,7 @@ from router.auth import CallerDep
 from router.dependencies import ServicesDep
 from router.errors import documented
 from router.idempotency import OnceDep, repeated
+from router.job_query import METADATA_PARAMETER, JobFilterDep, Order, OrderQuery
 from router.job_views import JobView, answered, row_views, shown
 from router.no_fields import NO_FIELDS
 from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, page_size
@@ -38,14 +38,6 @@ _EXAMPLES: Final = {
             "metadata": {"team": "finance"},
         },
     }
-}
-_METADATA_PARAMETER: Final = {
-    "name": "metadata",
-    "in": "query",
-    "style": "deepObject",
-    "explode": True,
-    "schema": {"type": "object", "additionalProperties": {"type": "string"}},
-    "description": "`metadata[key]=value` or `metadata.key=value`: only jobs that carry all of these.",
 }
 
 
@@ -94,27 +86,21 @@ def submit(
     summary="List jobs",
     responses=documented(),
     dependencies=[KNOWN_QUERY],
-    openapi_extra={"parameters": [_METADATA_PARAMETER]},
+    openapi_extra={"parameters": [METADATA_PARAMETER]},
 )
 def list_jobs(
-    request: Request,
     caller: CallerDep,
     services: ServicesDep,
-    status: Annotated[list[JobStatus] | None, Query(description="Only these; repeatable.")] = None,
-    agent: Annotated[Name | None, Query(description="Only jobs of the agent profile of that name.")] = None,
-    parent_id: Annotated[str | None, Query(max_length=64, description="Only the children of this job.")] = None,
+    wanted: JobFilterDep,
+    order: OrderQuery = Order.DESC,
     limit: LimitQuery = DEFAULT_LIMIT,
     after: AfterIdQuery = None,
 ) -> ListView[JobView]:
-    """Newest first."""
+    """Newest first, unless `order` is `asc`. Filters add up: a job is shown where all of them fit."""
     size = page_size(limit, services.runtime.limits.page_size)
-    before = cursor(after, "job")
-    metadata = metadata_filter(request.query_params, services.runtime.limits.metadata_entries)
-    statuses = tuple(status or ())
+    behind = cursor(after, "job")
     with services.runtime.database.transaction() as tx:
-        found = jobs.page(
-            tx, caller.tenant_id, limit=size + 1, before=before, statuses=statuses, agent=agent, parent_id=parent_id, metadata=metadata
-        )
+        found = job_lists.page(tx, caller.tenant_id, limit=size + 1, wanted=wanted, cursor=behind, oldest_first=order is Order.ASC)
         rows, more = cut(found, size)
         views = row_views(tx, rows)
     return listed(views, [job.id for job in rows], has_more=more)
@@ -149,25 +135,3 @@ def cancel(job_id: JobId, caller: CallerDep, services: ServicesDep, response: Re
             doorbells.plan_after_commit(tx, services.runtime, job)
             response.status_code = 202
         return shown(tx, job)
-
-
-def metadata_filter(query: QueryParams, most: int) -> dict[str, str]:
-    """The metadata asked for by `metadata[key]=value` or `metadata.key=value`.
-
-    Raises:
-        InvalidRequest: too many, or text that can't be stored and so never matches.
-    """
-    wanted: dict[str, Any] = {}
-    for name, value in query.multi_items():
-        if name.startswith("metadata[") and name.endswith("]"):
-            key = name[len("metadata[") : -1]
-        elif name.startswith("metadata."):
-            key = name.removeprefix("metadata.")
-        else:
-            continue
-        if wanted.setdefault(key, value) != value:
-            raise InvalidRequest(f"{name}: given twice with different values; no job has both.", param=name[:100])
-    if len(wanted) > most:
-        raise InvalidRequest(f"metadata: at most {most} entries.", param="metadata")
-    require_clean(wanted, "metadata")
-    return wanted

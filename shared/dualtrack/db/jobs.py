@@ -100,32 +100,6 @@ def get(tx: Transaction, job_id: str, *, tenant_id: str | None = None, lock: boo
     return job_of(row)
 
 
-def page(
-    tx: Transaction,
-    tenant_id: str,
-    *,
-    limit: int,
-    before: str | None = None,
-    statuses: tuple[JobStatus, ...] = (),
-    agent: str | None = None,
-    parent_id: str | None = None,
-    metadata: Mapping[str, str] | None = None,
-) -> list[Job]:
-    """A tenant's jobs, newest first, those created before the job `before`, filtered."""
-    statement = select(jobs).where(jobs.c.tenant_id == tenant_id)
-    if before is not None:
-        statement = statement.where(jobs.c.id < before)
-    if statuses:
-        statement = statement.where(jobs.c.status.in_([status.value for status in statuses]))
-    if agent is not None:
-        statement = statement.where(jobs.c.agent_name == agent)
-    if parent_id is not None:
-        statement = statement.where(jobs.c.parent_id == parent_id)
-    if metadata:
-        statement = statement.where(jobs.c.metadata.contains(dict(metadata)))
-    return [job_of(row) for row in tx.connection.execute(statement.order_by(jobs.c.id.desc()).limit(limit))]
-
-
 def start(tx: Transaction, job_id: str) -> None:
     """Queued → running."""
     _START.run(tx, {"status": JobStatus.RUNNING.value}, job=job_id)

@@ -36,6 +36,8 @@ from dualtrack.domain.waiting import ApprovalKind, ApprovalStatus, Held, Hold
 
 USAGE_COLUMNS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
 """What `domain.usage.Usage` is kept in, wherever usage is."""
+USUAL_AGENT: Final = "default"
+"""The agent of most jobs: the index on agents leaves it out."""
 metadata: Final = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -178,6 +180,7 @@ jobs: Final = Table(
     Column("forked_step", Integer),
     Column("first_workspace", Text),
     Column("messages", Integer, nullable=False, server_default="0"),
+    Column("schedule_id", Text),  # no foreign key: a job outlives the schedule that started it
     CheckConstraint(_in("status", JobStatus), name="status"),
     CheckConstraint(_in("phase", Phase), name="phase"),
     CheckConstraint(f"({_in('status', sorted(TERMINAL))}) = (finished_at IS NOT NULL)", name="finished"),
@@ -200,6 +203,13 @@ jobs: Final = Table(
     Index("ix_jobs_children", "parent_id", postgresql_where=text("parent_id IS NOT NULL AND finished_at IS NULL")),
     Index("ix_jobs_look", "not_before", postgresql_where=text("waiting_until IS NOT NULL AND not_before IS NOT NULL")),
     Index("ix_jobs_waiting", "waiting_until", postgresql_where=text("waiting_until IS NOT NULL")),
+    # What only lists need, see db.job_lists: rows of jobs at work are in them as seldom as can be.
+    Index("ix_jobs_ended", "tenant_id", "status", "id", postgresql_where=text("finished_at IS NOT NULL")),
+    Index("ix_jobs_finished", "tenant_id", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
+    Index("ix_jobs_reason", "tenant_id", "reason", "id", postgresql_where=text("reason IS NOT NULL")),
+    Index("ix_jobs_agent", "tenant_id", "agent_name", "id", postgresql_where=text(f"agent_name <> '{USUAL_AGENT}'")),
+    Index("ix_jobs_schedule", "schedule_id", "id", postgresql_where=text("schedule_id IS NOT NULL")),
+    Index("ix_jobs_forks", "forked_from", "id", postgresql_where=text("forked_from IS NOT NULL")),
 )
 
 steps: Final = Table(

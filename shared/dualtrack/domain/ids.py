@@ -14,6 +14,7 @@ Kind = Literal["job", "call", "file", "art", "key", "appr", "ten", "req", "chatc
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _LENGTH: Final = 26
+_LAST_MS: Final = (1 << 48) - 1
 _PATTERN: Final = re.compile(r"^[a-z]{2,8}_[0-9a-hjkmnp-tv-z]{26}$")
 
 
@@ -21,8 +22,17 @@ def new_id(kind: Kind) -> str:
     """A new id such as `job_01k9…`; unique without coordination, increasing by the millisecond."""
     milliseconds = time.time_ns() // 1_000_000
     random = int.from_bytes(os.urandom(10), "big")
-    value = (milliseconds & ((1 << 48) - 1)) << 80 | 0x7 << 76 | ((random >> 62) & 0xFFF) << 64
+    value = (milliseconds & _LAST_MS) << 80 | 0x7 << 76 | ((random >> 62) & 0xFFF) << 64
     value |= 0b10 << 62 | (random & ((1 << 62) - 1))
+    return _written(kind, value)
+
+
+def first_id(kind: Kind, unix_s: float) -> str:
+    """What no id of that kind made at that time or later sorts before, and none made earlier behind."""
+    return _written(kind, min(max(int(unix_s * 1000), 0), _LAST_MS) << 80)
+
+
+def _written(kind: Kind, value: int) -> str:
     digits = []
     for _ in range(_LENGTH):
         value, digit = divmod(value, 32)

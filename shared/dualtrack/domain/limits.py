@@ -34,6 +34,8 @@ FAMILY_JOBS = 10_000
 """Jobs below one that are added up when it is shown; platforms whose limits allow larger families are told so in the answer."""
 SUSPECT_TRIES = 2
 """Claims without a record after which a row may be what kills its workers: from then on a process of its own works on it."""
+CLOCK_SKEW_S = 24 * 3600.0
+"""A router's clock may be this far from the database's, and lists of jobs by time of creation still show all of them."""
 PRESENCE_RETURN_S = 6.0
 """After a start of the database server, workers have this long to come back before a missing session lock means death."""
 

@@ -152,7 +152,7 @@ def _spec(runtime: Runtime, schedule: Schedule) -> JobSpec:
 
 def _create(tx: Transaction, runtime: Runtime, schedule: Schedule, prepared: Prepared, tick: datetime) -> Job:
     source = {"schedule": {"id": schedule.id, "at": tick.isoformat()}}
-    job = intake.create(tx, runtime, prepared, key_id=schedule.key_id, source=source)
+    job = intake.create(tx, runtime, prepared, key_id=schedule.key_id, source=source, lineage={"schedule_id": schedule.id})
     tx.after_commit(lambda: point(Fault.SCHEDULE_TICKED, job.id))
     doorbells.plan_after_commit(tx, runtime, job)
     return job

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dualtrack.db import jobs
+from dualtrack.db import job_lists, jobs
+from dualtrack.db.job_lists import JobFilter
 from dualtrack.domain.job import DEFAULT_AGENT_TOOLS, Job
 from dualtrack.domain.step import Call
 from dualtrack.models.port import DecisionRequest
@@ -37,7 +38,7 @@ def parent_of(stepper: Stepper, **spec: Any) -> Job:
 def kids(stepper: Stepper, job: Job) -> list[Job]:
     """The children of a job, oldest first."""
     with stepper.runtime.database.transaction() as tx:
-        return sorted(jobs.page(tx, job.tenant_id, limit=100, parent_id=job.id), key=lambda kid: kid.id)
+        return job_lists.page(tx, job.tenant_id, limit=100, wanted=JobFilter(parent_id=job.id), oldest_first=True)
 
 
 def calls_of(stepper: Stepper, job: Job, step: int = 0) -> tuple[Call, ...]:

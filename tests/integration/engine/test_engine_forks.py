@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text, update
 
-from dualtrack.db import jobs, messages
+from dualtrack.db import job_lists, jobs, messages
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import artifacts
 from dualtrack.db.tables import calls as calls_table
@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_refused_and_makes_no_job(
         fork(stepper, source, step, **changes)
     assert refused.value.param == param
     with stepper.runtime.database.transaction() as tx:
-        assert [job.id for job in jobs.page(tx, source.tenant_id, limit=10)] == [source.id]
+        assert [job.id for job in job_lists.page(tx, source.tenant_id, limit=10)] == [source.id]
 
 
 def test_a_step_that_is_not_over_can_not_be_forked(make: Make) -> None:

@@ -176,6 +176,15 @@ def test_lists_are_newest_first_paged_and_filtered(client: httpx.Client) -> None
         ({"metadatax": "1"}, "metadatax"),
         ({"bogus": "1"}, "bogus"),
         ({"Status": "queued"}, "Status"),
+        ({"order": "newest"}, "order"),
+        ({"reason": "No such"}, "reason.0"),
+        ({"root_id": ""}, "root_id"),
+        ({"forked_from": "job_ä"}, "forked_from"),
+        ({"schedule_id": "x" * 65}, "schedule_id"),
+        ({"created_after": "2026-11-30T08:00:00"}, "created_after"),
+        ({"created_before": "yesterday"}, "created_before"),
+        ({"finished_after": "2026-11-30"}, "finished_after"),
+        ({"finished_before": 1700000000}, "finished_before"),
     ],
 )
 def test_wrong_list_parameters_are_named(client: httpx.Client, params: dict[str, Any], param: str) -> None:

@@ -37,6 +37,10 @@ def test_list(router: Router, run: Run) -> None:
     assert result.stdout.splitlines()[1] == "job_1\tfailed (limit_steps)\t0\t2026-11-30 08:00:00Z\tSummarise"
     assert "more" in result.stderr
     assert router.asked[0].url.params.get_list("status") == ["failed", "expired"]
+    run("jobs", "list", "--since", "2026-11-30T08:00:00+01:00", "--schedule", "sched_1", "--reason", "paused", "--oldest-first")
+    asked = dict(router.asked[1].url.params)
+    asked.pop("limit")
+    assert asked == {"created_after": "2026-11-30T08:00:00+01:00", "schedule_id": "sched_1", "reason": "paused", "order": "asc"}
 
 
 def test_show(router: Router, run: Run) -> None:
