@@ -122,7 +122,8 @@ FILTERS: dict[str, tuple[dict[str, Any], int, int]] = {
 def test_a_page_looks_at_few_rows(filled: tuple[Database, str, str], name: str, *, oldest_first: bool) -> None:
     database, tenant, first = filled
     fields, expected, in_range = FILTERS[name]
-    wanted = JobFilter(**{key: first if value == "FIRST" else value for key, value in fields.items()})
+    given: dict[str, Any] = {key: first if value == "FIRST" else value for key, value in fields.items()}
+    wanted = JobFilter(**given)
     found, plan = explained(database, tenant, wanted, oldest_first=oldest_first, cursor=None)
     assert len(found) == expected
     assert found == sorted(found, reverse=not oldest_first)
