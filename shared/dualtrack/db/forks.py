@@ -8,13 +8,10 @@ from typing import Any, Final
 from sqlalchemy import ARRAY, Text, func, insert, literal, select, text
 
 from dualtrack.db.engine import Transaction
-from dualtrack.db.rows import call_of
 from dualtrack.db.tables import USAGE_COLUMNS, artifacts, calls, events, steps
 from dualtrack.domain.events import EventType
 from dualtrack.domain.ids import new_id
-from dualtrack.domain.lifecycle import CALL_TERMINAL
-from dualtrack.domain.step import Call
-from dualtrack.domain.tool import PLAN_TOOL, Effect
+from dualtrack.domain.tool import PLAN_TOOL
 
 _COLLAPSED: Final = text(
     """SELECT data FROM events WHERE job_id = :job AND type IN (:compacted, :forked) AND seq < coalesce(
@@ -53,19 +50,26 @@ def _table(columns: Mapping[str, Sequence[str]]) -> Any:  # noqa: ANN401 - SQLAl
     return func.unnest(*values).table_valued(*columns).render_derived()
 
 
-def last_change(tx: Transaction, job_id: str, through: int) -> Call | None:
-    """The last call up to step `through` that may have changed the workspace and has an outcome; None where there is none."""
-    changing = (calls.c.effect == Effect.WORKSPACE) & calls.c.ok.is_not(None) & calls.c.status.in_(CALL_TERMINAL)
-    statement = select(calls).where(calls.c.job_id == job_id, calls.c.step <= through, changing)
-    row = tx.connection.execute(statement.order_by(calls.c.step.desc(), calls.c.position.desc()).limit(1)).one_or_none()
-    return None if row is None else call_of(row)
+def workspace(tx: Transaction, job_id: str, *, after: int, through: int) -> tuple[bool, str | None]:
+    """Whether a call of the steps from `after` (without it) to `through` recorded the workspace that it left, and the last one's.
 
-
-def told_workspace(tx: Transaction, call: Call) -> str | None:
-    """The workspace after a call as its event tells it: the first release wrote it nowhere else."""
-    finished = (events.c.job_id == call.job_id) & (events.c.type == EventType.CALL_FINISHED)
-    statement = select(events.c.data["workspace"].astext).where(finished, events.c.data["call_id"].astext == call.id)
-    return tx.connection.execute(statement).scalar_one_or_none()
+    Calls that were refused, denied or cancelled recorded none. One of the first release did so in its event only.
+    """
+    told = (
+        select(events.c.data["call_id"].astext.label("call_id"), events.c.data["workspace"].astext.label("workspace"))
+        .where(events.c.job_id == job_id, events.c.type == EventType.CALL_FINISHED, events.c.data.has_key("workspace"))
+        .subquery("told")
+    )
+    recorded = calls.c.workspace.is_not(None) | told.c.call_id.is_not(None)
+    statement = (
+        select(func.coalesce(calls.c.workspace, told.c.workspace))
+        .select_from(calls.outerjoin(told, told.c.call_id == calls.c.id))
+        .where(calls.c.job_id == job_id, calls.c.step > after, calls.c.step <= through, recorded)
+        .order_by(calls.c.step.desc(), calls.c.position.desc())
+        .limit(1)
+    )
+    row = tx.connection.execute(statement).one_or_none()
+    return (False, None) if row is None else (True, row[0])
 
 
 def plan(tx: Transaction, job_id: str, through: int) -> list[Any]:

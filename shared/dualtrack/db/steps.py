@@ -17,7 +17,7 @@ from dualtrack.db.tables import artifacts, calls, jobs, steps
 from dualtrack.domain.errors import NotFound, StaleAttempt
 from dualtrack.domain.lifecycle import CALL_TERMINAL, CallStatus
 from dualtrack.domain.step import KEPT_STATE, Artifact, Call, Step
-from dualtrack.domain.tool import DELEGATE_TOOL, Effect
+from dualtrack.domain.tool import DELEGATE_TOOL
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Held
 
@@ -44,10 +44,8 @@ _LATEST_CHANGE: Final = Prepared(
         select(calls.c.id, calls.c.details)
         .where(
             calls.c.job_id == given("of_job"),
-            calls.c.effect == Effect.WORKSPACE.value,
             calls.c.tool != DELEGATE_TOOL,  # done by child jobs
-            calls.c.finished_at.is_not(None),
-            calls.c.started_at.is_not(None),
+            calls.c.workspace.is_not(None),  # the others were refused or denied, or left a job without any files as it was
         )
         .order_by(calls.c.step.desc(), calls.c.position.desc())
         .limit(1)

@@ -120,14 +120,15 @@ def _create(
     told = webhooks.of_job(tx, source.id, source.tenant_id)
     if prepared.webhook is not None and told is not None:  # its receiver knows the secret already
         prepared = replace(prepared, webhook=prepared.webhook.model_copy(update={"secret": runtime.sealer.open(told.secret)}))
-    job = intake.create(tx, runtime, prepared, key_id=key_id)
+    first = _first_workspace(tx, source, prepared)
+    job = intake.create(tx, runtime, replace(prepared, workspace=first), key_id=key_id)
     through, summary = _summary(tx, source, step)
     values = {
         "forked_from": source.id,
         "forked_step": step,
         "step": step,
         "verified_step": step,
-        "workspace": _workspace(tx, source, step, prepared),
+        "workspace": _workspace(tx, source, step, first),
         "plan": forks.plan(tx, source.id, step),
         "compacted_through": through,
         "summary": summary,
@@ -159,12 +160,24 @@ def _last_step(tx: Transaction, source: Job, step: int) -> Step | None:
     return found
 
 
-def _workspace(tx: Transaction, source: Job, step: int, prepared: intake.Prepared) -> str | None:
-    """The workspace as it was after a step."""
-    call = forks.last_change(tx, source.id, step)
-    if call is None:
-        return prepared.workspace
-    return call.workspace if call.workspace is not None else forks.told_workspace(tx, call)
+def _first_workspace(tx: Transaction, source: Job, prepared: intake.Prepared) -> str | None:
+    """What the first step of a job's line began with: its inputs, or, of a child, its parent's files."""
+    while source.forked_from is not None:
+        source = jobs.get(tx, source.forked_from)
+    return source.first_workspace or prepared.workspace  # the first release did not write it down; its jobs have nothing but their inputs
+
+
+def _workspace(tx: Transaction, source: Job, step: int, first: str | None) -> str | None:
+    """The workspace as it was after a step, looked up in the jobs that took the steps; `first`: before the first."""
+    line: Job | None = source
+    while line is not None:
+        own = line.forked_step or 0
+        recorded, workspace = forks.workspace(tx, line.id, after=own, through=step)
+        if recorded:
+            return workspace
+        step = min(step, own)
+        line = None if line.forked_from is None else jobs.get(tx, line.forked_from)
+    return first
 
 
 def _summary(tx: Transaction, source: Job, step: int) -> tuple[int, str]:

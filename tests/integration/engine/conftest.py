@@ -16,12 +16,13 @@ from dualtrack.db import migrate
 from dualtrack.db.engine import Database
 from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.events import END_EVENTS
+from dualtrack.domain.forking import Changes
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.limits import PlatformLimits, SandboxLimits
 from dualtrack.domain.policy import PolicyRule
 from dualtrack.egress.gateway import EgressGateway
-from dualtrack.engine import ending
+from dualtrack.engine import ending, forks
 from dualtrack.models.port import ModelGateway
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.sandbox.factory import open_sandboxes
@@ -201,3 +202,22 @@ def cancel(stepper: Stepper, job: Job) -> bool:
         from dualtrack.db import jobs
 
         return ending.request_stop(tx, jobs.get(tx, job.id, lock=True), JobStatus.CANCELLED, by="test")
+
+
+def fork(stepper: Stepper, job: Job, step: int, **changes: Any) -> Job:
+    """A job that goes on from that step of another one."""
+    return forks.fork(
+        stepper.runtime,
+        tenant_id=job.tenant_id,
+        job_id=job.id,
+        step=step,
+        changes=Changes.model_validate(changes),
+        known_models=["deep", "fast"],
+    )[0]
+
+
+def retry(stepper: Stepper, job: Job, **changes: Any) -> Job:
+    """A job that tries another one again, from where that makes sense."""
+    return forks.retry(
+        stepper.runtime, tenant_id=job.tenant_id, job_id=job.id, changes=Changes.model_validate(changes), known_models=["deep", "fast"]
+    )[0]

@@ -7,12 +7,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import select
 
 from dualtrack.db import job_lists, jobs, messages
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import artifacts
-from dualtrack.db.tables import calls as calls_table
 from dualtrack.doctor import examination
 from dualtrack.domain.errors import Conflict, DualtrackError, InvalidRequest, NotFound, TooLarge
 from dualtrack.domain.forking import Changes
@@ -23,24 +22,7 @@ from dualtrack.engine import forks, observations, steering
 from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.testing.stepper import Stepper
 
-from .conftest import CountingSandbox, Make, cancel, finish, shell, types
-
-
-def fork(stepper: Stepper, job: Job, step: int, **changes: Any) -> Job:
-    return forks.fork(
-        stepper.runtime,
-        tenant_id=job.tenant_id,
-        job_id=job.id,
-        step=step,
-        changes=Changes.model_validate(changes),
-        known_models=["deep", "fast"],
-    )[0]
-
-
-def retry(stepper: Stepper, job: Job, **changes: Any) -> Job:
-    return forks.retry(
-        stepper.runtime, tenant_id=job.tenant_id, job_id=job.id, changes=Changes.model_validate(changes), known_models=["deep", "fast"]
-    )[0]
+from .conftest import CountingSandbox, Make, cancel, finish, fork, retry, shell, types
 
 
 def write(stepper: Stepper, job: Job, content: str) -> None:
@@ -236,16 +218,6 @@ def test_a_fork_is_not_stuck_where_it_begins(make: Make) -> None:
     source = stepper.run(stepper.submit())
     assert source.reason == "no_progress"
     assert stepper.run(fork(stepper, source, 3)).status is JobStatus.SUCCEEDED
-
-
-def test_a_call_of_the_first_release_tells_its_workspace_by_its_event(make: Make, database: Database) -> None:
-    stepper = make([*LOG, finish()])
-    source = stepper.run(stepper.submit())
-    with database.transaction() as tx:
-        tx.connection.execute(text("ALTER TABLE calls DISABLE TRIGGER USER"))  # outcomes are written once
-        tx.connection.execute(update(calls_table).values(workspace=None))
-    job = stepper.run(fork(stepper, source, 2))
-    assert stepper.steps(job)[2].calls[0].preview.split() == ["1", "2", "3"]
 
 
 def test_retry_of_a_job_that_reached_a_limit_goes_on_after_its_last_step(make: Make) -> None:
