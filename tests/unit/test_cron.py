@@ -63,6 +63,67 @@ EXPRESSIONS = [
 ZONES = [BERLIN, "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "UTC", "America/Santiago"]
 
 
+CHANGES = [
+    (BERLIN, "2026-10-25T01:00"),
+    (BERLIN, "2026-03-29T01:00"),
+    ("Australia/Lord_Howe", "2026-04-04T15:00"),  # half an hour
+    ("Australia/Lord_Howe", "2026-10-03T15:30"),
+    ("America/Havana", "2026-11-01T05:00"),  # at midnight
+    ("America/Havana", "2026-03-08T05:00"),
+    ("Africa/Cairo", "2026-10-29T21:00"),
+    ("Africa/Casablanca", "2026-02-15T02:00"),  # back for Ramadan
+    ("Antarctica/Troll", "2026-10-25T01:00"),  # two hours
+    ("Antarctica/Troll", "2026-03-29T01:00"),
+    ("Pacific/Apia", "2011-12-30T10:00"),  # a whole day
+    ("Asia/Pyongyang", "2018-05-04T15:00"),
+]
+"""Zones with odd rules, and when (UTC) they change their clocks."""
+FIXED = ["0,30 2 * * *", "45 1 * * *", "30 0,1,23 * * *"]
+RUNNING = ["*/30 3 * * *", "*/20 2 * * *", "10 */3 * * *", "*/15 23,0 * * SUN", "0 * * * *"]
+
+
+@given(
+    st.sampled_from([*EXPRESSIONS, *FIXED, *RUNNING]),
+    st.sampled_from(CHANGES),
+    st.lists(st.integers(-6 * 3600, 6 * 3600), min_size=2, max_size=6),
+)
+def test_where_one_begins_to_ask_makes_no_difference(expression: str, change: tuple[str, str], seconds: list[int]) -> None:
+    name, at = change
+    asked = [utc(at) + timedelta(seconds=more) for more in sorted(seconds)]
+    answers = [cron.next_after(expression, name, moment) for moment in asked]
+    begin = asked[0] - timedelta(days=2)
+    known = [begin]
+    while known[-1] <= asked[-1]:
+        found = cron.next_after(expression, name, known[-1])
+        assert found is not None
+        assert found > known[-1]
+        known.append(found)
+    assert answers == [next(time for time in known[1:] if time > moment) for moment in asked]
+
+
+@pytest.mark.parametrize("expression", RUNNING)
+def test_what_is_due_all_the_time_comes_at_every_minute_that_the_clock_shows(expression: str) -> None:
+    minutes, hours = expression.split()[:2]
+    hour_set = {"3": {3}, "2": {2}, "*/3": set(range(0, 24, 3)), "23,0": {0, 23}, "*": set(range(24))}[hours]
+    minute_set = {"*/30": {0, 30}, "*/20": {0, 20, 40}, "10": {10}, "*/15": {0, 15, 30, 45}, "0": {0}}[minutes]
+    for name, at in CHANGES:
+        begin = utc(at) - timedelta(hours=12)
+        shown = [(moment, moment.astimezone(cron.zone(name))) for moment in (begin + timedelta(minutes=n) for n in range(1, 24 * 60))]
+        expected = [
+            moment.strftime("%d %H:%M")
+            for moment, local in shown
+            if local.minute in minute_set and local.hour in hour_set and (not expression.endswith("SUN") or local.isoweekday() == 7)
+        ]
+        end = begin + timedelta(days=1)
+        assert times(expression, name, begin.strftime("%Y-%m-%dT%H:%M"), end.strftime("%Y-%m-%dT%H:%M")) == expected, name
+
+
+def test_asked_in_the_second_pass_of_a_repeated_hour_the_first_is_over() -> None:
+    assert cron.next_after("30 2 * * *", BERLIN, utc("2026-10-25T01:00")) == utc("2026-10-26T01:30")
+    assert cron.next_after("0,30 2 * * *", BERLIN, utc("2026-10-25T01:10")) == utc("2026-10-26T01:00")
+    assert cron.next_after("45 1 * * *", "Australia/Lord_Howe", utc("2026-04-04T15:00")) == utc("2026-04-05T15:15")
+
+
 @given(
     st.sampled_from(EXPRESSIONS),
     st.sampled_from(ZONES),

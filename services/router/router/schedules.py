@@ -16,7 +16,7 @@ from dualtrack.domain.job import JobSpec
 from dualtrack.domain.schedule import Schedule
 from dualtrack.engine import intake
 from dualtrack.engine.runtime import Runtime
-from dualtrack.engine.schedules import run_now
+from dualtrack.engine.schedules import moved, run_now
 from dualtrack.webhooks.signature import new_secret
 from router.auth import CallerDep
 from router.dependencies import ServicesDep
@@ -91,17 +91,20 @@ def show(schedule_id: ScheduleId, caller: CallerDep, services: ServicesDep) -> S
 
 @router.patch("/v1/schedules/{schedule_id}", summary="Change a schedule", responses=documented(404, 408, 413, 415))
 def change(schedule_id: ScheduleId, wanted: ScheduleChange, caller: CallerDep, services: ServicesDep) -> ScheduleView:
-    """Fields that are left out or null stay as they are. Times that passed while it was paused are not made up for."""
+    """Fields that are left out or null stay as they are. Times that passed while it was paused are not made up for.
+
+    A time that has come just before, and that no scheduler has acted on yet, is not lost: its job is started, or it is recorded as skipped
+    where the schedule is paused.
+    """
     require_clean(wanted.model_dump())
     values = wanted.model_dump(mode="json", exclude={"job"}, exclude_none=True)
     if wanted.job is not None:
         values["spec"] = _stored(services.runtime, _checked(services, wanted.job, caller.tenant_id))
     with services.runtime.database.transaction() as tx:
         schedule = _get(tx, schedule_id, caller.tenant_id, lock=True)
-        if values.keys() & {"cron", "timezone", "paused"}:
-            paused = schedule.paused if wanted.paused is None else wanted.paused
-            expression, zone = wanted.cron or schedule.cron, wanted.timezone or schedule.timezone
-            values["next_at"] = None if paused else cron.next_after(expression, zone, clock.now(tx))
+        paused = schedule.paused if wanted.paused is None else wanted.paused
+        expression, zone = wanted.cron or schedule.cron, wanted.timezone or schedule.timezone
+        values |= moved(tx, services.runtime, schedule, expression=expression, timezone=zone, paused=paused)
         if values:
             schedules.change(tx, schedule.id, values)
         schedule = _get(tx, schedule_id, caller.tenant_id)

@@ -114,6 +114,12 @@ def record(
     tx.connection.execute(insert(schedule_runs).values(schedule_id=schedule_id, tick_at=tick_at, **values))
 
 
+def recorded(tx: Transaction, schedule_id: str, tick_at: datetime) -> bool:
+    """Whether it is written what became of a time."""
+    mine = (schedule_runs.c.schedule_id == schedule_id) & (schedule_runs.c.tick_at == tick_at)
+    return bool(tx.connection.execute(select(exists().where(mine))).scalar_one())
+
+
 def next_queued(tx: Transaction, schedule_id: str) -> datetime | None:
     """The time that waits for longest."""
     mine = (schedule_runs.c.schedule_id == schedule_id) & (schedule_runs.c.outcome == RunOutcome.QUEUED.value)
@@ -125,6 +131,12 @@ def settle(tx: Transaction, schedule_id: str, tick_at: datetime, outcome: RunOut
     """Write what became of a time that waited."""
     mine = (schedule_runs.c.schedule_id == schedule_id) & (schedule_runs.c.tick_at == tick_at)
     tx.connection.execute(update(schedule_runs).where(mine).values(outcome=outcome.value, job_id=job_id, message=message))
+
+
+def give_up_queued(tx: Transaction, schedule_id: str, message: str) -> None:
+    """Let the times that wait be skipped."""
+    waiting = (schedule_runs.c.schedule_id == schedule_id) & (schedule_runs.c.outcome == RunOutcome.QUEUED.value)
+    tx.connection.execute(update(schedule_runs).where(waiting).values(outcome=RunOutcome.SKIPPED.value, message=message))
 
 
 def forget(tx: Transaction, schedule_id: str, keep: int) -> None:

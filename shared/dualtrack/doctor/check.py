@@ -30,6 +30,7 @@ class Subject(StrEnum):
     MESSAGES = "messages"
     DELIVERIES = "deliveries"
     WEBHOOKS = "webhooks"
+    SCHEDULES = "schedules"
     OBJECTS = "objects"
 
 

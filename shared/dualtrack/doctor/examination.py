@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import Connection, text
 
 from dualtrack.db.engine import Database
-from dualtrack.doctor import calls, events, families, jobs, steps, usage, waiting, webhooks
+from dualtrack.doctor import calls, events, families, jobs, schedules, steps, usage, waiting, webhooks
 from dualtrack.doctor.check import FIRST, Finding, Subject
 from dualtrack.doctor.run import run
 from dualtrack.domain.errors import NotFound
@@ -21,9 +21,10 @@ CHECKS: Final = (
     *waiting.CHECKS,
     *families.CHECKS,
     *webhooks.CHECKS,
+    *schedules.CHECKS,
     *usage.CHECKS,
 )
-_JOB_COLUMN: Final = {
+_JOB_COLUMN: Final[dict[Subject, str | None]] = {
     Subject.JOBS: "id",
     Subject.STEPS: "job_id",
     Subject.CALLS: "job_id",
@@ -32,7 +33,9 @@ _JOB_COLUMN: Final = {
     Subject.MESSAGES: "job_id",
     Subject.DELIVERIES: "job_id",
     Subject.WEBHOOKS: "job_id",
+    Subject.SCHEDULES: None,
 }
+"""Where each says whose it is; None: no job's."""
 
 
 def examine(database: Database, *, job_id: str | None = None, first: int = FIRST) -> Iterator[Finding]:
@@ -54,6 +57,9 @@ def examine(database: Database, *, job_id: str | None = None, first: int = FIRST
 
 
 def _count(connection: Connection, subject: Subject, job_id: str | None) -> int:
-    where = "" if job_id is None else f" WHERE {_JOB_COLUMN[subject]} = :job"
+    column = _JOB_COLUMN[subject]
+    if job_id is not None and column is None:
+        return 0
+    where = "" if job_id is None else f" WHERE {column} = :job"
     statement = f"SELECT count(*) FROM {subject.value}{where}"
     return int(connection.execute(text(statement), {} if job_id is None else {"job": job_id}).scalar_one())

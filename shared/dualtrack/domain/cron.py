@@ -1,7 +1,8 @@
 """When a cron expression is due in a time zone.
 
 Expressions and clock changes are as in Debian's cron (cronsim): a time that a change of clocks skips comes right after it, one that it
-repeats comes once, and what is due every hour or every some minutes goes on by real time.
+repeats comes once, and what is due every hour or every some minutes goes on by real time. The times of an expression are the same wherever
+one begins to ask: after each comes the next, and none that has been before.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ TIMEZONE_CHARS: Final = 64
 MISSED_MOST: Final = 1000
 """Missed times are counted up to this."""
 _FIELDS: Final = 5
+_SECOND: Final = timedelta(seconds=1)
+_STRIDE: Final = timedelta(days=1)
+"""No zone changes its clocks twice in so short a time."""
 _ZONE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+/-]*")
 _OF_THIS_MACHINE: Final = re.compile(r"localtime|posixrules|Factory|(posix|right)/.*")
 """Found among the system's zones, and no names of IANA's: they mean something else on another machine."""
@@ -64,10 +68,49 @@ def next_after(expression: str, timezone: str, after: datetime) -> datetime | No
         ValueError: no expression, or no time zone.
     """
     try:
-        found = next(CronSim(expression, after.astimezone(zone(timezone))), None)
+        if any(field.startswith("*") for field in expression.split()[:2]):
+            return _by_real_time(expression, zone(timezone), after)
+        times = CronSim(expression, after.astimezone(zone(timezone)))
     except CronSimError as error:
         raise ValueError(_fault(expression, str(error))) from error
-    return None if found is None else found.astimezone(UTC)
+    # Asked in the second pass of a repeated hour, it begins with what came in the first.
+    return next((found for found in (time.astimezone(UTC) for time in times) if found > after), None)
+
+
+def _by_real_time(expression: str, place: ZoneInfo, after: datetime) -> datetime | None:
+    """The first minute after `after` whose time by the clock matches, whatever the clocks do meanwhile.
+
+    It is looked for from one change of clocks to the next, since cronsim misses times where a change is not by a whole hour.
+    """
+    begin = start = after.astimezone(UTC)
+    while True:
+        offset = _offset(place, begin)
+        wall = next(CronSim(expression, (start + offset).replace(tzinfo=None)), None)
+        if wall is None:
+            return None
+        found = wall.replace(tzinfo=UTC) - offset
+        change = _next_change(place, begin, found)
+        if change is None:
+            return found
+        begin, start = change, change - _SECOND  # the moment of the change is one that may match
+
+
+def _offset(place: ZoneInfo, at: datetime) -> timedelta:
+    return at.astimezone(place).utcoffset() or timedelta()
+
+
+def _next_change(place: ZoneInfo, begin: datetime, end: datetime) -> datetime | None:
+    """The first second up to `end` at which clocks show something else than by the offset of `begin`; None: there is none."""
+    offset = _offset(place, begin)
+    while begin < end:
+        later = min(begin + _STRIDE, end)
+        if _offset(place, later) != offset:
+            while later - begin > _SECOND:
+                middle = begin + timedelta(seconds=(later - begin) // _SECOND // 2 or 1)
+                begin, later = (middle, later) if _offset(place, middle) == offset else (begin, middle)
+            return later.replace(microsecond=0)
+        begin = later
+    return None
 
 
 def _fault(expression: str, said: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from dualtrack.db import claims, clock, jobs, schedules
 from dualtrack.db.engine import Transaction
@@ -25,6 +26,9 @@ _BY: Final = "schedule"
 _BUSY: Final = "A job of this schedule was still live (overlap: skip)."
 _WAITS: Final = "Waits for the jobs before it to end (overlap: queue)."
 _FULL: Final = "As many times as may (limits.schedule_queue) were waiting already."
+_CHANGED: Final = "The schedule was changed when this time had come: its job is about to start."
+_PAUSED: Final = "The schedule was paused when this time had come, before its job was started."
+_LATER: Final = "A later time came, which ends what was before it (overlap: cancel)."
 
 
 def run_due(runtime: Runtime) -> int:
@@ -71,29 +75,76 @@ def next_time(schedule: Schedule, after: datetime) -> datetime | None:
     return None if schedule.paused else cron.next_after(schedule.cron, schedule.timezone, after)
 
 
+def moved(tx: Transaction, runtime: Runtime, schedule: Schedule, *, expression: str, timezone: str, paused: bool) -> dict[str, Any]:
+    """The columns that are other ones when a schedule (its row locked) gets these times; none where it has them.
+
+    A time of the old ones that has come, and that no scheduler has acted on yet, is recorded: it starts as soon as may be, and is skipped
+    where it would be anyway or the schedule is paused.
+    """
+    if (expression, timezone, paused) == (schedule.cron, schedule.timezone, schedule.paused):
+        return {}
+    now = clock.now(tx)
+    due = _due(runtime, schedule, now)
+    if due is not None and not schedules.recorded(tx, schedule.id, due.tick):
+        if paused or due.skip:
+            outcome, message = RunOutcome.SKIPPED, _PAUSED if paused else None
+        else:
+            outcome, message = _decide(tx, runtime, schedule)
+            if outcome is RunOutcome.STARTED:  # by a scheduler: what has to be done for it can't be done in here
+                outcome, message = RunOutcome.QUEUED, _CHANGED
+        schedules.record(tx, schedule.id, due.tick, outcome, missed=due.missed, message=due.told(message))
+    return {"next_at": None if paused else cron.next_after(expression, timezone, now)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A time that has come."""
+
+    tick: datetime
+    missed: int
+    """Before it."""
+    late: bool
+    """Missed itself."""
+    skip: bool
+    """By `catch_up`."""
+
+    def told(self, message: str | None) -> str | None:
+        """What is said of it."""
+        gone = f"{self.missed + self.late} missed while no scheduler ran." if self.missed or self.late else None
+        return " ".join(text for text in (gone, message) if text) or None
+
+
+def _due(runtime: Runtime, schedule: Schedule, now: datetime) -> _Due | None:
+    """The last of its times that have come, None: none has."""
+    if schedule.next_at is None or schedule.next_at > now:
+        return None
+    tick, missed = cron.latest(schedule.cron, schedule.timezone, schedule.next_at, now)
+    late = now - tick > timedelta(seconds=runtime.limits.schedule_grace_s)
+    return _Due(tick, missed, late, skip=late and schedule.catch_up is CatchUp.SKIP)
+
+
 def _tick(runtime: Runtime, schedule_id: str) -> bool:
     with runtime.database.transaction() as tx:
         seen, now = schedules.look(tx, schedule_id), clock.now(tx)
-    if seen is None or seen.next_at is None or seen.next_at > now:
+    due = None if seen is None else _due(runtime, seen, now)
+    if seen is None or due is None:
         return False
-    tick, missed = cron.latest(seen.cron, seen.timezone, seen.next_at, now)
-    too_late = now - tick > timedelta(seconds=runtime.limits.schedule_grace_s)
-    gone = f"{missed + too_late} missed while no scheduler ran." if missed or too_late else None
-    skip = too_late and seen.catch_up is CatchUp.SKIP
-    if not skip and seen.overlap is Overlap.CANCEL and not _cancel_earlier(runtime, seen.id, tick):
+    if not due.skip and seen.overlap is Overlap.CANCEL and not _cancel_earlier(runtime, seen.id, due.tick):
         return False
-    prepared, failure = (None, gone) if skip else _prepare(runtime, seen)
+    prepared, failure = (None, None) if due.skip else _prepare(runtime, seen)
     with runtime.database.transaction() as tx:
         schedule = schedules.claim(tx, schedule_id)
         if schedule is None or schedule.next_at != seen.next_at or _changed(schedule, seen):
             return False  # another scheduler was faster, or somebody changed it
-        outcome, job_id, message = RunOutcome.SKIPPED if skip else RunOutcome.FAILED, None, failure
-        if prepared is not None:
-            outcome, message = _decide(tx, runtime, schedule)
-            message = " ".join(text for text in (gone, message) if text) or None
-            job_id = _create(tx, runtime, schedule, prepared, tick).id if outcome is RunOutcome.STARTED else None
-        schedules.record(tx, schedule.id, tick, outcome, job_id=job_id, missed=missed, message=message)
-        schedules.change(tx, schedule.id, {"next_at": next_time(schedule, tick)})
+        if not schedules.recorded(tx, schedule.id, due.tick):  # or it was given before: an earlier release could make one up
+            outcome, job_id, message = RunOutcome.SKIPPED if due.skip else RunOutcome.FAILED, None, failure
+            if prepared is not None:
+                outcome, message = _decide(tx, runtime, schedule)
+            if outcome is RunOutcome.STARTED and prepared is not None:
+                job_id = _create(tx, runtime, schedule, prepared, due.tick).id
+                schedules.give_up_queued(tx, schedule.id, _LATER)  # there are none but where the overlap policy is to cancel
+            schedules.record(tx, schedule.id, due.tick, outcome, job_id=job_id, missed=due.missed, message=due.told(message))
+        schedules.change(tx, schedule.id, {"next_at": next_time(schedule, due.tick)})
         schedules.forget(tx, schedule.id, runtime.limits.schedule_runs)
         point(Fault.SCHEDULE_TICK, schedule.id)
     return True

@@ -6,15 +6,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, text
+from sqlalchemy import func, insert, text
 
-from dualtrack.db import files, jobs
+from dualtrack.db import files, jobs, schedules
 from dualtrack.db.engine import Database
 from dualtrack.db.hook_tables import webhooks
 from dualtrack.doctor import examination, objects, references
-from dualtrack.doctor.check import FIRST, Subject
+from dualtrack.doctor.check import FIRST, Severity, Subject
 from dualtrack.domain.errors import NotFound
-from dualtrack.domain.job import Job
+from dualtrack.domain.job import Job, JobSpec
 from dualtrack.engine import steering
 from dualtrack.objects.blobs import BlobStore
 from dualtrack.testing.objects import MemoryStore
@@ -291,8 +291,19 @@ def test_the_listing_is_taken_in_pages(database: Database, store: MemoryStore, m
     assert broken_objects(database, store, kept.id) == {}
 
 
+def test_an_overdue_schedule_is_told(database: Database, stepper: Stepper, ended: Job) -> None:
+    spec = JobSpec(instructions="x").model_dump(mode="json")
+    row = {"tenant_id": stepper.tenant_id, "cron": "0 * * * *", "timezone": "UTC", "spec": spec, "overlap": "skip", "catch_up": "latest"}
+    with database.transaction() as tx:
+        for name, minutes in (("sched_late", 11), ("sched_soon", 9)):
+            schedules.add(tx, row | {"id": name, "next_at": func.now() - timedelta(minutes=minutes)})
+    (found,) = (finding for finding in examination.examine(database) if finding.name == "schedules.due")
+    assert ([item.subject for item in found.first], found.looked_at, found.severity) == (["sched_late"], 2, Severity.NOTICE)
+    assert broken(database, ended.id) == {}
+
+
 def test_every_check_has_its_damage() -> None:
-    assert {name for name, _ in (*ENDED, *LIVE, *WAITING, *TOLD)} == set(_CHECKS)
+    assert {name for name, _ in (*ENDED, *LIVE, *WAITING, *TOLD)} | {"schedules.due"} == set(_CHECKS)
     assert len(_CHECKS) == len(examination.CHECKS)
 
 

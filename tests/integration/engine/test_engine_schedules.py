@@ -178,6 +178,86 @@ def test_a_scheduler_that_dies_half_way_leaves_the_time_for_the_next(clock: Cloc
     assert (clock.jobs(), clock.outcomes(schedule)) == (1, ["started"])
 
 
+def test_a_time_that_was_given_before_is_done(clock: Clockwork) -> None:
+    schedule = clock.add()
+    tick = clock.due(schedule)
+    engine.run_due(clock.runtime)
+    clock.due(schedule, tick)
+    engine.run_due(clock.runtime)
+    following = clock.get(schedule.id).next_at
+    assert following is not None
+    assert following > tick
+    assert (clock.outcomes(schedule), clock.jobs()) == (["started"], 1)
+
+
+def move(clock: Clockwork, schedule: Schedule, **times: Any) -> None:
+    """As a PATCH does."""
+    with clock.runtime.database.transaction() as tx:
+        seen = schedules.get(tx, schedule.id, tenant_id=schedule.tenant_id, lock=True)
+        wanted = replace(seen, **times)
+        asked: dict[str, Any] = {"expression": wanted.cron, "timezone": wanted.timezone, "paused": wanted.paused}
+        schedules.change(tx, seen.id, times | engine.moved(tx, clock.runtime, seen, **asked))
+
+
+def test_a_time_that_has_come_is_kept_by_a_change_to_the_same(clock: Clockwork) -> None:
+    schedule = clock.add()
+    tick = clock.due(schedule)
+    move(clock, schedule, cron=schedule.cron)
+    assert clock.get(schedule.id).next_at == tick
+    engine.run_due(clock.runtime)
+    assert [(run.tick_at, run.outcome) for run in clock.runs(schedule)] == [(tick, RunOutcome.STARTED)]
+
+
+def test_a_time_that_has_come_starts_after_a_change_of_times(clock: Clockwork) -> None:
+    schedule = clock.add()
+    tick = clock.due(schedule)
+    move(clock, schedule, cron="* * * * *", timezone="Europe/Berlin")
+    (run,) = clock.runs(schedule)
+    assert (run.tick_at, run.outcome) == (tick, RunOutcome.QUEUED)
+    following = clock.get(schedule.id).next_at
+    assert following is not None
+    assert following > tick
+    engine.run_due(clock.runtime)
+    assert clock.outcomes(schedule)[0] == "started"
+    assert clock.runs(schedule)[0].tick_at == tick
+
+
+def test_a_time_that_has_come_obeys_its_policies_at_a_change(clock: Clockwork) -> None:
+    late, busy = clock.add("0 0 1 1 *", catch_up="skip"), clock.add()
+    clock.due(late, clock.now() - 2 * HOUR)
+    clock.due(busy)
+    engine.run_due(clock.runtime)
+    clock.due(late, clock.now() - HOUR)
+    clock.due(busy)
+    for schedule in (late, busy):
+        move(clock, schedule, cron="30 0 1 1 *")
+    assert clock.outcomes(late) == ["skipped", "skipped"]
+    assert clock.outcomes(busy) == ["started", "skipped"]
+    assert "still live" in str(clock.runs(busy)[1].message)
+
+
+def test_a_time_that_has_come_is_skipped_with_the_reason_when_its_schedule_is_paused(clock: Clockwork) -> None:
+    schedule = clock.add()
+    clock.due(schedule)
+    move(clock, schedule, paused=True)
+    (run,) = clock.runs(schedule)
+    assert (run.outcome, clock.get(schedule.id).next_at) == (RunOutcome.SKIPPED, None)
+    assert "paused" in str(run.message)
+
+
+def test_what_was_queued_by_a_change_ends_with_the_next_time_where_that_cancels(clock: Clockwork) -> None:
+    schedule = clock.add(overlap="cancel")
+    clock.due(schedule)
+    engine.run_due(clock.runtime)
+    clock.due(schedule)
+    move(clock, schedule, cron="0 0 1 1 *")
+    assert clock.outcomes(schedule) == ["started", "queued"]
+    clock.due(schedule)
+    assert engine.run_due(clock.runtime) == 1
+    assert clock.outcomes(schedule) == ["started", "skipped", "started"]
+    assert "later time" in str(clock.runs(schedule)[1].message)
+
+
 def test_missed_times_give_one_job_that_says_so(clock: Clockwork) -> None:
     schedule = clock.add()
     last = clock.now().replace(minute=0, second=0, microsecond=0)

@@ -82,6 +82,18 @@ def test_changing_moves_the_next_time_and_pausing_takes_it_away(client: httpx.Cl
     assert error(client.get(path)) == (404, "not_found", "schedule_id")
 
 
+def test_changing_nothing_loses_no_time_that_has_come(client: httpx.Client, api: Api) -> None:
+    made = add(client, cron="0 0 1 1 *").json()
+    path = f"/v1/schedules/{made['id']}"
+    with api.database.transaction() as tx:
+        due = clock.now(tx)
+        schedules.change(tx, made["id"], {"next_at": due})
+    kept = client.patch(path, json={"name": "b", "cron": "0 0 1 1 *", "timezone": "UTC", "paused": False}).json()
+    assert (kept["name"], datetime.fromisoformat(kept["next_at"])) == ("b", due)
+    assert client.patch(path, json={"paused": True}).json()["next_at"] is None
+    assert [(row["outcome"], "paused" in row["message"]) for row in client.get(f"{path}/runs").json()["data"]] == [("skipped", True)]
+
+
 def test_run_now_and_the_history(client: httpx.Client, api: Api) -> None:
     made = add(client, paused=True).json()
     path = f"/v1/schedules/{made['id']}"
