@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dualtrack.domain.budgets import KeyDay, Spent, extended, limit_reached, wall_time_reached
+from dualtrack.domain.budgets import (
+    KeyDay,
+    Member,
+    Spent,
+    extended,
+    family_limit_reached,
+    limit_reached,
+    steps_under_way,
+    wall_time_reached,
+)
 from dualtrack.domain.errors import InvalidRequest
 from dualtrack.domain.limits import JobLimits, LimitsChange
 from dualtrack.domain.reasons import Reason
@@ -91,3 +100,24 @@ def test_a_keys_day_ends_at_midnight_utc() -> None:
     costly = KeyDay("key_1", date(2026, 11, 30), Usage(cost_usd=Decimal("1.5")), tokens=None, cost_usd=Decimal(1)).shortage()
     assert costly is not None
     assert costly.reason is Reason.LIMIT_COST
+
+
+def test_steps_that_others_are_at_count_up_the_line_and_one_s_own_does_not() -> None:
+    def member(job_id: str, parent_id: str | None, steps: int, *, deciding: bool = False) -> Member:
+        return Member(job_id, parent_id, JobLimits(steps=steps), Spent(1, Usage()), deciding)
+
+    def family(*, left: bool, right: bool) -> list[Member]:
+        return [
+            member("root", None, 6),
+            member("left", "root", 5, deciding=left),
+            member("below", "left", 3),
+            member("right", "root", 9, deciding=right),
+        ]
+
+    both = family(left=True, right=True)
+    assert family_limit_reached(both, "below") is None
+    short = steps_under_way(both, "below")
+    assert short is not None
+    assert (short.passing, short.job_id, short.reason) == (True, "root", Reason.LIMIT_STEPS)
+    assert steps_under_way(both, "right") is None
+    assert steps_under_way(family(left=False, right=True), "below") is None

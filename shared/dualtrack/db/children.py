@@ -19,6 +19,8 @@ from dualtrack.domain.limits import FAMILY_JOBS, JobLimits
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Held, Hold
 
+_FAMILIES: Final = 0x64746661
+"""Class of the advisory locks of families ("dtfa"): of those with two numbers, which nothing else here takes."""
 _PARENT: Final = jobs.alias("parent")
 _CHILD: Final = jobs.alias("child")
 
@@ -34,13 +36,22 @@ def unstarted(tx: Transaction, parent_id: str) -> list[str]:
     return list(tx.connection.execute(select(jobs.c.id).where(*queued).order_by(jobs.c.id)).scalars())
 
 
+def lock_family(tx: Transaction, root_id: str) -> None:
+    """Let nobody else who does the same act for this family until the end of the transaction.
+
+    No row is locked: whoever holds this waits for nothing after it, so rows of the family may be held before, and there is no circle.
+    """
+    tx.connection.execute(select(func.pg_advisory_xact_lock(_FAMILIES, func.hashtext(root_id))))
+
+
 def family(tx: Transaction, root_id: str) -> list[Member]:
-    """All jobs of a family, and what they used."""
+    """All jobs of a family, what they used, and which of them a planner has claimed."""
     columns: tuple[Any, ...] = (
         jobs.c.id,
         jobs.c.parent_id,
         jobs.c.step,
         func.coalesce(jobs.c.limits, jobs.c.spec["limits"]).label("limits"),
+        jobs.c.owner.is_not(None).label("deciding"),
     )
     counts = [jobs.c[name] for name in USAGE_COLUMNS]
     rows = tx.connection.execute(select(*columns, *counts).where(or_(jobs.c.id == root_id, jobs.c.root_id == root_id)))
@@ -50,7 +61,7 @@ def family(tx: Transaction, root_id: str) -> list[Member]:
         text = str(row.limits)
         if text not in read:
             read[text] = JobLimits.model_validate(row.limits, extra="ignore")
-        found.append(Member(row.id, row.parent_id, read[text], Spent(row.step, Usage(*row[-4:]))))
+        found.append(Member(row.id, row.parent_id, read[text], Spent(row.step, Usage(*row[-4:])), row.deciding))
     return found
 
 

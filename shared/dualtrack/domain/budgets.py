@@ -1,12 +1,13 @@
 """Budgets: what may be used, what is used, and the sentence that says so when nothing is left.
 
-A decision is started only while something of every limit is left, so none is overshot by more than the decision in flight.
+A decision is started only while something of every limit is left, so none is overshot by more than the decision in flight; the tokens and
+cost of a family or a key, by one decision of each job that is at one. Not the steps of a family: decisions under way are counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 
@@ -38,6 +39,8 @@ class Shortage:
     """Whether it is waited for; False: whoever set the limit wants the job to end."""
     job_id: str | None = None
     """The job above this one whose limit it is; None: its own, or its key's."""
+    passing: bool = False
+    """Nothing is used up yet: others of the family are at decisions that may do so, and there may be room again once they are recorded."""
 
 
 def usd(amount: Decimal) -> str:
@@ -80,6 +83,8 @@ class Member:
     parent_id: str | None
     limits: JobLimits
     spent: Spent
+    deciding: bool = False
+    """Whether a decision of it is under way, which will be a step more."""
 
 
 def family_limit_reached(members: Sequence[Member], job_id: str) -> Shortage | None:
@@ -95,6 +100,16 @@ def family_limit_reached(members: Sequence[Member], job_id: str) -> Shortage | N
         if short is not None:
             return short
     return None
+
+
+def steps_under_way(members: Sequence[Member], job_id: str) -> Shortage | None:
+    """The first limit that will be reached once the decisions are recorded that other members are at; nothing is short without them."""
+    counted = [
+        replace(member, spent=Spent(member.spent.steps + 1, member.spent.usage)) if member.deciding and member.job_id != job_id else member
+        for member in members
+    ]
+    short = family_limit_reached(counted, job_id)
+    return None if short is None else replace(short, passing=True)
 
 
 def _line(job_id: str, parents: Mapping[str, str | None]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from dualtrack.db import events, jobs
 from dualtrack.db.engine import Transaction
+from dualtrack.db.prepared import Later
 from dualtrack.db.rows import AnyRow
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
@@ -21,6 +22,8 @@ from dualtrack.engine.ending import end_job, finish_stop
 from dualtrack.engine.runtime import Runtime
 
 _SHOWN_CHARS: Final = 300
+_TURN_S: Final = 1.0
+"""After this long a job looks again whether the last steps of its family, which others are at, are used."""
 
 
 class Gate:
@@ -77,9 +80,14 @@ class Gate:
 
     def _out_of_budget(self, tx: Transaction, job: Job, claim: AnyRow) -> bool:
         """Let the claimed job wait (or fail, where it wants that) when a limit leaves no room for another decision."""
-        short = budgets.shortage(tx, self._runtime.limits, job, key_limited=bool(claim.key_limited), time_over=claim.time_over)
+        short = budgets.shortage(
+            tx, self._runtime.limits, job, key_limited=bool(claim.key_limited), time_over=claim.time_over, beginning=True
+        )
         if short is None:
             return False
+        if short.passing:  # only what is recorded is used: what others are at may come to nothing
+            jobs.release(tx, job.id, job.attempt, {"tries": job.tries - 1, "due_at": Later(_TURN_S), "not_before": Later(_TURN_S)})
+            return True
         if not short.waits:
             status = JobStatus.EXPIRED if short.reason is Reason.LIMIT_WALL_TIME else JobStatus.FAILED
             end_job(tx, job.id, status, reason=short.reason, message=short.message)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+
 from sqlalchemy import func, update
 
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import jobs as jobs_table
 from dualtrack.domain.forking import Changes
+from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.limits import LARGEST, LimitsChange
 from dualtrack.domain.waiting import Hold
 from dualtrack.engine import extension, forks
+from dualtrack.models.port import DecisionRequest
 from dualtrack.testing.families import by_task, delegate, kids, parent_of, ring_until, under_lock
 
 from .conftest import Make, finish, shell
@@ -48,6 +53,60 @@ def test_the_familys_steps_are_counted_together_and_extending_the_root_lets_all_
     job = stepper.run(job)
     assert (job.status, job.answer) == (JobStatus.SUCCEEDED, "end")
     assert [kid.step for kid in kids(stepper, job)] == [5, 5]
+
+
+def test_members_that_decide_side_by_side_do_not_take_the_same_last_step(make: Make) -> None:
+    others_done = threading.Event()
+
+    def decide(request: DecisionRequest) -> None:
+        if request.task.startswith("kid"):
+            assert others_done.wait(20), "more than one of them decides"
+
+    model = by_task({"parent": [{"calls": [delegate("kid")] * 4}, finish()], "kid": [shell("true"), finish()]}, decide)
+    stepper = make(model)
+    job = parent_of(stepper, limits={"steps": 2})
+    stepper.ring()
+    stepper.doorbell.rings.clear()
+    children = kids(stepper, job)
+    with ThreadPoolExecutor(len(children)) as pool:
+        futures = [pool.submit(stepper.planner.advance, kid.id) for kid in children]
+        for _ in zip(range(len(children) - 1), as_completed(futures), strict=False):
+            pass
+        others_done.set()
+        wait(futures)
+        assert [future.exception() for future in futures] == [None] * len(futures)
+    assert sum(kid.step for kid in kids(stepper, job)) == 1
+    assert {kid.hold for kid in kids(stepper, job)} == {None}  # nothing was used up yet
+    stepper.rest()
+    assert sum(kid.step for kid in kids(stepper, job)) == 1
+    assert [kid.reason for kid in kids(stepper, job)] == ["budget"] * 4
+    under_lock(stepper, job, extension.extend, LimitsChange(steps=50), by="test")
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+    assert [kid.step for kid in kids(stepper, job)] == [2] * 4
+
+
+def test_a_last_step_that_comes_to_nothing_is_there_for_another(make: Make) -> None:
+    def decide(request: DecisionRequest) -> None:
+        if request.task == "broken":
+            stepper.planner.advance(other.id)
+            tried.append(stepper.job(other))
+
+    tried: list[Job] = []
+    scripts = {
+        "parent": [{"calls": [delegate("broken"), delegate("other")]}, finish("end")],
+        "broken": [{"error": "refused"}],
+        "other": [finish()],
+    }
+    stepper = make(by_task(scripts, decide))
+    job = parent_of(stepper, limits={"steps": 2})
+    stepper.ring()
+    broken, other = kids(stepper, job)
+    stepper.doorbell.rings.clear()
+    stepper.planner.advance(broken.id)
+    assert [(kid.step, kid.status, kid.hold) for kid in tried] == [(0, JobStatus.RUNNING, None)]
+    assert stepper.job(broken).status is JobStatus.FAILED
+    stepper.rest()
+    assert (stepper.job(other).status, stepper.job(other).step) == (JobStatus.SUCCEEDED, 1)
 
 
 def test_a_family_whose_root_wants_to_fail_fails(make: Make) -> None:
