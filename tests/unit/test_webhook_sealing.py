@@ -42,6 +42,13 @@ def test_keys_rotate() -> None:
             Sealer(keys).open(under_old)
 
 
+def test_a_record_that_is_copied_is_sealed_once_and_needs_no_key_then() -> None:
+    stored = Sealer([NEW]).sealed(SECRET)
+    assert Sealer([NEW]).open(stored) == SECRET
+    assert [Sealer(keys).sealed(stored) for keys in ([NEW], [OTHER], [])] == [stored] * 3
+    assert Sealer().sealed(SECRET) == SECRET
+
+
 def test_a_changed_record_is_not_opened() -> None:
     stored = Sealer([NEW]).seal(SECRET)
     for broken in (stored[:-8], stored.replace(MARK, f"{MARK}A"), MARK):

@@ -62,6 +62,13 @@ def of_job(tx: Transaction, job_id: str, tenant_id: str) -> Webhook | None:
     return None if row is None else _webhook_of(row)
 
 
+def copy(tx: Transaction, webhook: Webhook, *, webhook_id: str, job_id: str) -> None:
+    """Give a job an endpoint that is as another one stands: where it is, what it wants to hear, its secrets, whether it is disabled."""
+    kept = ("tenant_id", "url", "description", "secret", "previous_secret", "previous_until", "disabled_at", "disabled_reason")
+    values = {name: getattr(webhook, name) for name in kept} | {"events": [kind.value for kind in webhook.events]}
+    tx.connection.execute(insert(webhooks).values(values | {"id": webhook_id, "job_id": job_id}))
+
+
 def page(tx: Transaction, tenant_id: str, *, limit: int, before: str | None = None) -> list[Webhook]:
     """A tenant's own endpoints, newest first."""
     statement = select(webhooks).where(webhooks.c.tenant_id == tenant_id, webhooks.c.job_id.is_(None))

@@ -17,11 +17,14 @@ from dualtrack.db.idempotency import RequestKey
 from dualtrack.domain.errors import Conflict, InvalidRequest
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.forking import Changes, changed, cut_short, retry_step
-from dualtrack.domain.job import Job
+from dualtrack.domain.ids import new_id
+from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.lifecycle import CALL_TERMINAL, TERMINAL, JobStatus
 from dualtrack.domain.step import Step
+from dualtrack.domain.webhook import JobWebhook, Webhook
 from dualtrack.engine import doorbells, intake, steering
 from dualtrack.engine.runtime import Runtime
+from dualtrack.webhooks.sealing import Sealer
 
 _MARGIN: Final = 2
 """Steps looked at for a retry beyond those that may have failed alike."""
@@ -88,8 +91,9 @@ def fork(
         source = jobs.get(tx, job_id, tenant_id=tenant_id)
         # What comes of a child has no family that bounds it, so it gets the limits of the one that did.
         limits = source.limits if source.root_id is None else jobs.get(tx, source.root_id).limits
+        told = webhooks.of_job(tx, source.id, tenant_id)
     try:
-        spec = changed(source.spec, limits, changes)
+        spec = _telling(changed(source.spec, limits, changes), told)
     except ValidationError as error:
         fault = error.errors()[0]
         raise InvalidRequest(
@@ -112,16 +116,28 @@ def fork(
     return job, new
 
 
+def _telling(spec: JobSpec, told: Webhook | None) -> JobSpec:
+    """The specification with the webhook as it stands now: it may have been changed or removed since it came with the job."""
+    return spec.model_copy(update={"webhook": None if told is None else JobWebhook(url=told.url, events=told.events, secret=None)})
+
+
+def _sealed(sealer: Sealer, told: Webhook) -> Webhook:
+    """The webhook with its secrets as they are to be stored."""
+    previous = None if told.previous_secret is None else sealer.sealed(told.previous_secret)
+    return replace(told, secret=sealer.sealed(told.secret), previous_secret=previous)
+
+
 def _create(
     tx: Transaction, runtime: Runtime, source_id: str, step: int, changes: Changes, prepared: intake.Prepared, key_id: str | None
 ) -> str:
     source = jobs.get(tx, source_id, tenant_id=prepared.tenant_id)
     last = _last_step(tx, source, step)
     told = webhooks.of_job(tx, source.id, source.tenant_id)
-    if prepared.webhook is not None and told is not None:  # its receiver knows the secret already
-        prepared = replace(prepared, webhook=prepared.webhook.model_copy(update={"secret": runtime.sealer.open(told.secret)}))
     first = _first_workspace(tx, source, prepared)
-    job = intake.create(tx, runtime, replace(prepared, workspace=first), key_id=key_id)
+    prepared = replace(prepared, spec=_telling(prepared.spec, told), workspace=first, webhook=None)
+    job = intake.create(tx, runtime, prepared, key_id=key_id)
+    if told is not None:
+        webhooks.copy(tx, _sealed(runtime.sealer, told), webhook_id=new_id("wh"), job_id=job.id)
     through, summary = _summary(tx, source, step)
     values = {
         "forked_from": source.id,

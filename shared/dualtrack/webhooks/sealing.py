@@ -57,6 +57,10 @@ class Sealer:
         """A secret as it is to be stored."""
         return secret if self._first is None else MARK + self._first.encrypt(secret.encode()).decode()
 
+    def sealed(self, stored: str) -> str:
+        """A secret as stored, encrypted if it was in clear; no key is needed to take over one that is encrypted."""
+        return stored if stored.startswith(MARK) else self.seal(stored)
+
     def open(self, stored: str) -> str:
         """The secret. Raises `SecretUnreadable`."""
         return stored if not stored.startswith(MARK) else _opened(self._all, stored)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ from sqlalchemy import func
 from dualtrack.db import jobs, steps, webhooks
 from dualtrack.db.engine import Transaction
 from dualtrack.domain.usage import Usage
+from dualtrack.domain.webhook import Webhook
 
 from .conftest import Api
 
@@ -93,3 +95,27 @@ def test_the_webhook_of_a_fork_is_signed_with_the_secret_that_its_receiver_knows
     assert known is not None
     assert told is not None
     assert (told.secret, told.url, told.id != known.id) == (known.secret, known.url, True)
+
+
+def told_of(api: Api, job_id: str) -> Webhook | None:
+    with api.database.transaction() as tx:
+        return webhooks.of_job(tx, job_id, jobs.get(tx, job_id).tenant_id)
+
+
+def test_a_fork_tells_whom_its_job_tells_now(api: Api, client: httpx.Client) -> None:
+    job_id = submit(client, webhook={"url": "https://example.com/old", "events": ["job.failed"]})
+    own = told_of(api, job_id)
+    assert own is not None
+    rotated = client.post(f"/v1/webhooks/{own.id}/rotate").raise_for_status().json()
+    changes = {"url": "https://example.com/new", "events": ["job.succeeded"], "disabled": True}
+    client.patch(f"/v1/webhooks/{own.id}", json=changes).raise_for_status()
+    forked = client.post(f"/v1/jobs/{job_id}/fork", json={"step": 0}).raise_for_status().json()
+    assert (forked["webhook"]["url"], forked["webhook"]["events"]) == ("https://example.com/new", ["job.succeeded"])
+    now, copied = told_of(api, job_id), told_of(api, forked["id"])
+    assert now is not None
+    assert copied is not None
+    assert replace(copied, id=now.id, job_id=now.job_id, created_at=now.created_at) == now
+    assert (copied.disabled_reason is not None, copied.previous_secret, rotated["secret"]) == (True, own.secret, copied.secret)
+    client.delete(f"/v1/webhooks/{own.id}").raise_for_status()
+    silent = client.post(f"/v1/jobs/{job_id}/fork", json={"step": 0}).raise_for_status().json()
+    assert (silent["webhook"], told_of(api, silent["id"])) == (None, None)
