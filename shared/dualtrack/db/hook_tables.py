@@ -41,6 +41,7 @@ webhooks: Final = Table(
     Column("disabled_at", _TIME),
     Column("disabled_reason", Text),
     Column("created_at", _TIME, nullable=False, server_default=func.now()),
+    Column("changed_at", _TIME),  # when it last began or ceased to be told something, but for `disabled_at`; null: never
     CheckConstraint("(previous_secret IS NULL) = (previous_until IS NULL)", name="previous"),
     CheckConstraint("(disabled_at IS NULL) = (disabled_reason IS NULL)", name="disabled"),
     Index("ix_webhooks_tenant_page", "tenant_id", "id", postgresql_where=text("job_id IS NULL")),

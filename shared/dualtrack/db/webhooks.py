@@ -105,8 +105,9 @@ _LISTENING: Final = Prepared(_listening)
 
 
 def change(tx: Transaction, webhook_id: str, values: Mapping[str, Any]) -> None:
-    """Change columns."""
-    tx.connection.execute(update(webhooks).where(webhooks.c.id == webhook_id).values(dict(values)))
+    """Change columns; when it is to be told something else from now on, that is kept."""
+    told = {"changed_at": func.clock_timestamp()} if values.keys() & {"events", "disabled_at"} else {}
+    tx.connection.execute(update(webhooks).where(webhooks.c.id == webhook_id).values({**values, **told}))
 
 
 def rotate(tx: Transaction, webhook: Webhook, secret: str, overlap_s: float) -> None:

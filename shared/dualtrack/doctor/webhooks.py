@@ -7,15 +7,19 @@ from typing import Final
 from dualtrack.doctor.check import Check, Severity, Subject
 from dualtrack.webhooks.sealing import MARK
 
+_MEANWHILE_S: Final = 60
+"""What is recorded in a transaction that saw the endpoint before a change may have a later time than the change, and the reverse."""
+
 CHECKS: Final = (
     Check(
         name="webhooks.told",
         subject=Subject.EVENTS,
-        promise="every event that a job's own webhook asks for has its delivery",
-        sql="""
+        promise="every event that a job's own webhook asks for has its delivery, since it last changed",
+        sql=f"""
             SELECT e.job_id, e.job_id || '/' || e.seq AS subject, format('%s is not told to webhook %s', e.type, w.id) AS detail
             FROM webhooks w JOIN events e ON e.job_id = w.job_id AND w.events ? e.type
-            WHERE (w.disabled_at IS NULL OR e.at < w.disabled_at)
+            WHERE (w.disabled_at IS NULL OR e.at < w.disabled_at - interval '{_MEANWHILE_S} seconds')
+                AND (w.changed_at IS NULL OR e.at > w.changed_at + interval '{_MEANWHILE_S} seconds')
                 AND NOT EXISTS (SELECT FROM deliveries d WHERE d.webhook_id = w.id AND d.job_id = e.job_id AND d.seq = e.seq)
         """,
         advice="Its receiver does not know: tell it by hand, and report it.",

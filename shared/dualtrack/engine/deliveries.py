@@ -87,11 +87,16 @@ class Deliverer:
             return Outcome(delivered=False, status=None, error=text, answer="", latency_s=0)
 
     def _opened(self, webhook: Webhook, at: datetime) -> Webhook:
-        """With the secrets that sign at this moment."""
+        """With the secrets that sign at this moment. Raises `SecretUnreadable` where the current one is."""
         sealer, previous = self._runtime.sealer, webhook.previous_secret
+        secret = sealer.open(webhook.secret)
         if previous is not None:
-            previous = sealer.open(previous) if webhook.previous_until is not None and webhook.previous_until > at else None
-        return replace(webhook, secret=sealer.open(webhook.secret), previous_secret=previous)
+            try:
+                previous = sealer.open(previous) if webhook.previous_until is not None and webhook.previous_until > at else None
+            except SecretUnreadable as error:  # receivers that know the new one need no more
+                _LOG.warning("webhook %s: signed with its new secret only: %s", webhook.id, error)
+                previous = None
+        return replace(webhook, secret=secret, previous_secret=previous)
 
     def _record(self, delivery: Delivery, webhook: Webhook, outcome: Outcome, at: datetime) -> None:
         limits = self._runtime.limits

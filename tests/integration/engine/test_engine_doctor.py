@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import func, insert, text
 
 from dualtrack.db import files, jobs, schedules
+from dualtrack.db import webhooks as webhook_rows
 from dualtrack.db.engine import Database
 from dualtrack.db.hook_tables import webhooks
 from dualtrack.doctor import examination, objects, references
@@ -194,6 +195,25 @@ def test_a_healthy_webhook(database: Database, told: Job) -> None:
     assert told.status == "succeeded"
     assert broken(database) == {}
     assert {finding.subject: finding.looked_at for finding in examination.examine(database)}[Subject.DELIVERIES] == 1
+
+
+def test_what_a_webhook_was_not_told_while_it_was_another_is_not_missing(make: Make, database: Database) -> None:
+    stepper = make([finish(), finish()])
+    for change in ({"disabled_at": None, "disabled_reason": None}, {"events": ["job.succeeded"]}):
+        job = stepper.submit(
+            webhook={"url": "https://93.184.215.14/x", "events": ["job.failed" if "events" in change else "job.succeeded"]}
+        )
+        with database.transaction() as tx:
+            webhook = webhook_rows.of_job(tx, job.id, job.tenant_id)
+            assert webhook is not None
+            if "events" not in change:
+                webhook_rows.disable(tx, webhook.id, "Disabled on request.")
+        assert stepper.run(job).status == "succeeded"
+        with database.transaction() as tx:
+            webhook_rows.change(tx, webhook.id, change)
+        assert "webhooks.told" not in broken(database)
+    damage(database, "UPDATE webhooks SET changed_at = now() - interval '1 hour'")
+    assert len(broken(database)["webhooks.told"]) == 2
 
 
 @pytest.mark.parametrize(("check", "statement"), TOLD)

@@ -341,6 +341,22 @@ def test_sealed_secrets_sign_and_lie_nowhere_in_clear(hooks: Hooks) -> None:
     assert (lost.sealed, len(lost.unreadable)) == (0, 2)
 
 
+def test_an_old_secret_that_no_key_opens_keeps_nothing_from_being_sent(hooks: Hooks, caplog: pytest.LogCaptureFixture) -> None:
+    old = hooks.endpoint()
+    unknown, key = Sealer([Fernet.generate_key().decode()]), Sealer([Fernet.generate_key().decode()])
+    secret = new_secret()
+    with hooks.runtime.database.transaction() as tx:
+        webhooks.rotate(tx, replace(old, secret=unknown.seal(old.secret)), key.seal(secret), 3600)
+    hooks.ended()
+    deliverer = Deliverer(replace(hooks.runtime, sealer=key))
+    assert deliverer.send_next()
+    deliverer.close()
+    assert [delivery.status for delivery in hooks.log(old)] == [DeliveryStatus.DELIVERED]
+    assert verified(hooks.receiver.requests[0], replace(old, secret=secret))
+    assert hooks.receiver.requests[0].headers["webhook-signature"].count("v1,") == 1
+    assert f"webhook {old.id}: signed with its new secret only" in caplog.text
+
+
 def _signs(received: Received, secret: str) -> bool:
     try:
         OfficialWebhook(secret).verify(received.body, received.headers)
