@@ -112,10 +112,10 @@ async def frames(feed: EventFeed, job: Job, after: int, keepalive_s: float) -> A
 
     Nothing is read ahead: the next page is asked for when the client has taken the last one.
     """
-    with feed.watch(job.id, job.last_seq, ended=job.status in TERMINAL) as watched:
+    with feed.watch(job.id, log.Head.of(job)) as watched:
         yield f"retry: {RETRY_MS}\n\n".encode("ascii")
         while not feed.closing:
-            if watched.seq > after:
+            if watched.head.seq > after:
                 try:
                     page = await feed.page(job.id, after)
                 except DatabaseUnavailable:
@@ -127,7 +127,7 @@ async def frames(feed: EventFeed, job: Job, after: int, keepalive_s: float) -> A
                     if event.type in END_EVENTS:
                         return
                 continue
-            if watched.ended:
+            if watched.head.ended:
                 return
             changed = watched.changed
             try:

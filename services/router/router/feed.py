@@ -1,4 +1,4 @@
-"""News of jobs for all open streams of this process: one query a tick for all of them, however many there are."""
+"""News of jobs for all who follow one at this process, by a stream or by waiting for its end: one query a tick for all of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from dualtrack.db import events
 from dualtrack.db.engine import Database
+from dualtrack.db.events import Head
 from dualtrack.domain.events import Event
 from dualtrack.domain.limits import PlatformLimits
 from router.errors import TooManyStreams
@@ -30,20 +31,19 @@ T = TypeVar("T")
 class Watched:
     """How far a job's log has come."""
 
-    def __init__(self, seq: int, *, ended: bool) -> None:
-        self.seq = seq
-        self.ended = ended
-        self.streams = 0
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.followers = 0
         self.changed = asyncio.Event()
 
-    def update(self, seq: int, *, ended: bool) -> None:
-        """Take news, and wake every stream that waits for them."""
-        if seq > self.seq or (ended and not self.ended):
-            self.seq, self.ended = max(seq, self.seq), ended
+    def update(self, head: Head) -> None:
+        """Take news, and wake everybody who waits for them. Whatever happens to a job has an event of its own."""
+        if head.seq > self.head.seq:
+            self.head = head
             self.wake()
 
     def wake(self) -> None:
-        """Let every waiting stream look."""
+        """Let everybody who waits look."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -62,7 +62,7 @@ class EventFeed:
         self.closing = False
 
     @contextlib.contextmanager
-    def watch(self, job_id: str, seq: int, *, ended: bool) -> Iterator[Watched]:
+    def watch(self, job_id: str, head: Head) -> Iterator[Watched]:
         """The job's news for the time of the block, beginning with what the caller has just read.
 
         Raises:
@@ -70,11 +70,12 @@ class EventFeed:
         """
         if self._open >= self._limits.streams:
             raise TooManyStreams(
-                "Too many event streams are open: try again, or page with `?after=` and without `Accept: text/event-stream`."
+                "Too many clients are following jobs (limits.streams): try again, or ask without waiting: "
+                "events by pages, `?after=` and no `Accept: text/event-stream`, a job without `wait_s`."
             )
-        watched = self._watched.setdefault(job_id, Watched(seq, ended=ended))
-        watched.update(seq, ended=ended)
-        watched.streams += 1
+        watched = self._watched.setdefault(job_id, Watched(head))
+        watched.update(head)
+        watched.followers += 1
         self._open += 1
         self._metrics.streams.set(self._open)
         if self._poller is None or self._poller.done():
@@ -84,9 +85,22 @@ class EventFeed:
         finally:
             self._open -= 1
             self._metrics.streams.set(self._open)
-            watched.streams -= 1
-            if watched.streams == 0:
+            watched.followers -= 1
+            if watched.followers == 0:
                 del self._watched[job_id]
+
+    async def settled(self, job_id: str, head: Head, until: float) -> bool:
+        """Wait until the job has ended or waits for somebody; False where the event loop's time `until` came first, or the feed closes.
+
+        Raises:
+            TooManyStreams: as `watch`.
+        """
+        with self.watch(job_id, head) as watched, contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                while not (watched.head.settled or self.closing):
+                    await watched.changed.wait()
+                return watched.head.settled
+        return False
 
     async def page(self, job_id: str, after: int) -> Sequence[Event]:
         """The next events, at most `PAGE`. Raises `DatabaseUnavailable`."""
@@ -97,7 +111,7 @@ class EventFeed:
         return await asyncio.get_running_loop().run_in_executor(self._pool, action)
 
     def close(self) -> None:
-        """End all streams; their clients resume elsewhere. Call on the event loop."""
+        """End all streams and waits; their clients go on elsewhere. Call on the event loop."""
         self.closing = True
         for watched in self._watched.values():
             watched.wake()
@@ -118,7 +132,7 @@ class EventFeed:
     async def _poll(self) -> None:
         while self._watched and not self.closing:
             await asyncio.sleep(self._limits.stream_poll_s)
-            live = [job_id for job_id, watched in self._watched.items() if not watched.ended]
+            live = [job_id for job_id, watched in self._watched.items() if not watched.head.ended]
             if not live:
                 continue
             try:
@@ -127,10 +141,10 @@ class EventFeed:
                 _LOG.warning("event streams wait, the database can't be asked: %s", error)
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            for job_id, (seq, ended) in heads.items():
+            for job_id, head in heads.items():
                 if (watched := self._watched.get(job_id)) is not None:
-                    watched.update(seq, ended=ended)
+                    watched.update(head)
 
-    def _heads(self, job_ids: Sequence[str]) -> dict[str, tuple[int, bool]]:
+    def _heads(self, job_ids: Sequence[str]) -> dict[str, Head]:
         with self._database.transaction() as tx:
             return events.heads(tx, job_ids)

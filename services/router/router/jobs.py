@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Body, Path, Response
+from fastapi import APIRouter, Body, Path, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 
 from dualtrack.db import job_lists, jobs, webhooks
-from dualtrack.domain.errors import NotFound
+from dualtrack.db.events import Head
+from dualtrack.domain.errors import InvalidRequest, NotFound
 from dualtrack.domain.ids import is_id
 from dualtrack.domain.job import JobSpec
 from dualtrack.domain.lifecycle import TERMINAL, JobStatus
 from dualtrack.engine import doorbells, intake
 from dualtrack.engine.ending import request_stop
+from router import sse
 from router.auth import CallerDep
-from router.dependencies import ServicesDep
+from router.dependencies import FeedDep, ServicesDep
 from router.errors import documented
 from router.idempotency import OnceDep, repeated
 from router.job_query import METADATA_PARAMETER, JobFilterDep, Order, OrderQuery
@@ -106,12 +110,38 @@ def list_jobs(
     return listed(views, [job.id for job in rows], has_more=more)
 
 
-@router.get("/v1/jobs/{job_id}", summary="Show a job", responses=documented(404))
-def show(job_id: JobId, caller: CallerDep, services: ServicesDep) -> JobView:
-    """How a job stands."""
+@router.get("/v1/jobs/{job_id}", summary="Show a job", responses=documented(404), dependencies=[KNOWN_QUERY])
+async def show(
+    request: Request,
+    job_id: JobId,
+    caller: CallerDep,
+    services: ServicesDep,
+    feed: FeedDep,
+    wait_s: Annotated[
+        float,
+        Query(ge=0, allow_inf_nan=False, description="Answer when it has ended or is `waiting`, after this many seconds at the latest."),
+    ] = 0,
+) -> JobView:
+    """How a job stands; with `wait_s`, how it stands once nothing more happens by itself, or when the time is over."""
     known = job_id_of(job_id)
-    with services.runtime.database.transaction() as tx:
-        return shown(tx, jobs.get(tx, known, tenant_id=caller.tenant_id))
+    runtime = services.runtime
+    if wait_s > runtime.limits.long_poll_s:
+        raise InvalidRequest(f"wait_s: at most {runtime.limits.long_poll_s:g} (limits.long_poll_s); ask again after that.", param="wait_s")
+
+    def look() -> tuple[Head, JobView]:
+        with runtime.database.transaction() as tx:
+            job = jobs.get(tx, known, tenant_id=caller.tenant_id)
+            return Head.of(job), shown(tx, job)
+
+    until = asyncio.get_running_loop().time() + wait_s
+    head, view = await run_in_threadpool(look)
+    if wait_s:
+        async with sse.until_gone(request.receive):
+            waits = True
+            while waits and not head.settled:
+                waits = await feed.settled(known, head, until)
+                head, view = await feed.run(look)
+    return view
 
 
 @router.post(

@@ -37,7 +37,9 @@ class Metrics:
             buckets=_LATENCY_S,
             registry=self.registry,
         )
-        self.streams: Final = Gauge("dualtrack_event_streams", "Event streams open.", registry=self.registry)
+        self.streams: Final = Gauge(
+            "dualtrack_event_streams", "Event streams and waiting requests (`wait_s`) open.", registry=self.registry
+        )
         self.jobs: Final = Gauge("dualtrack_jobs", "Jobs that have not ended, by status.", ["status"], registry=self.registry)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from psycopg.types.json import Jsonb
 from sqlalchemy import BigInteger, Text, func, insert, select, true, update
@@ -16,6 +16,7 @@ from dualtrack.db.prepared import Prepared, given
 from dualtrack.db.tables import events, jobs
 from dualtrack.domain.errors import NotFound
 from dualtrack.domain.events import Event, EventType, NewEvent
+from dualtrack.domain.job import Job
 
 _BY_PLANNER: Final = (
     EventType.STEP_DECIDED,
@@ -76,7 +77,28 @@ def paid(tx: Transaction, job_id: str, *, after: int, attempt: int) -> bool:
     )
 
 
-def heads(tx: Transaction, job_ids: Sequence[str]) -> dict[str, tuple[int, bool]]:
-    """For each job that exists: its last number, and whether it has ended."""
-    rows = tx.connection.execute(select(jobs.c.id, jobs.c.last_seq, jobs.c.finished_at).where(jobs.c.id.in_(job_ids)))
-    return {row.id: (row.last_seq, row.finished_at is not None) for row in rows}
+class Head(NamedTuple):
+    """How far a job's log has come, and what that says of the job."""
+
+    seq: int
+    """its last number"""
+    ended: bool
+    waiting: bool
+    """for a person or a budget"""
+
+    @classmethod
+    def of(cls, job: Job) -> Head:
+        """That of a job as it was read."""
+        return cls(job.last_seq, job.finished_at is not None, job.waiting_since is not None)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more happens before somebody does something."""
+        return self.ended or self.waiting
+
+
+def heads(tx: Transaction, job_ids: Sequence[str]) -> dict[str, Head]:
+    """How far the log of each of these jobs has come, of those that exist."""
+    columns = (jobs.c.id, jobs.c.last_seq, jobs.c.finished_at, jobs.c.waiting_since)
+    rows = tx.connection.execute(select(*columns).where(jobs.c.id.in_(job_ids)))
+    return {row.id: Head(row.last_seq, row.finished_at is not None, row.waiting_since is not None) for row in rows}

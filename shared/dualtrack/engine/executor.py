@@ -72,7 +72,7 @@ def open_executor(
 
     def finished(job_ids: list[str]) -> set[str]:
         with database.transaction() as tx:
-            return {job_id for job_id, (_, over) in events.heads(tx, job_ids).items() if over}
+            return {job_id for job_id, head in events.heads(tx, job_ids).items() if head.ended}
 
     with Places(sessions, workdirs, worker.base.limits.sandbox, finished) as places, OutputEvents(database) as output:
         yield Executor(worker, CallWork(worker.base, places, output, gateway, template))

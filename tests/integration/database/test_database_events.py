@@ -41,7 +41,7 @@ def test_concurrent_writers_leave_no_gap_and_no_repeat_in_a_jobs_events(database
         thread.join()
     with database.transaction() as tx:
         assert [event.seq for event in events.page(tx, job_id, after=0, limit=1000)] == list(range(1, 241))
-        assert events.heads(tx, [job_id, "job_none"]) == {job_id: (240, False)}
+        assert events.heads(tx, [job_id, "job_none"]) == {job_id: (240, False, False)}
 
 
 def test_a_rolled_back_transaction_leaves_no_gap_and_rings_nobody(database: Database) -> None:

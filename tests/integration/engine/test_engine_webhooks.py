@@ -172,7 +172,7 @@ def test_a_delivery_is_written_with_its_event_or_not_at_all(hooks: Hooks) -> Non
         1 / 0  # noqa: B018
     assert hooks.log(webhook) == []
     with hooks.runtime.database.transaction() as tx:
-        assert events.heads(tx, [job.id]) == {job.id: (1, False)}
+        assert events.heads(tx, [job.id]) == {job.id: (1, False, False)}
 
 
 def test_failures_are_retried_under_the_same_id_with_a_new_timestamp(hooks: Hooks) -> None:
