@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import FromClause, Select, func, literal, select, update
 from sqlalchemy.dialects.postgresql import Insert
@@ -86,11 +86,19 @@ def key_day(tx: Transaction, key_id: str, limits: PlatformLimits, *, day: date |
 
 
 def set_key_limits(tx: Transaction, key_id: str, values: Mapping[str, int | Decimal | None]) -> None:
-    """Set `day_tokens`, `day_cost_usd` of a key; the scheduler looks at its waiting jobs anew. Raises `NotFound`."""
+    """Set `day_tokens`, `day_cost_usd` of a key; the scheduler looks at its waiting jobs anew. Raises `NotFound`.
+
+    A job that is just beginning to wait is looked at as well: with `hold_limits`, which waits for this transaction.
+    """
     if tx.connection.execute(update(api_keys).where(api_keys.c.id == key_id).values(dict(values))).rowcount != 1:
         raise NotFound(f"There is no API key {key_id!r}.", param="key")
     waiting = (jobs.c.key_id == key_id, jobs.c.waiting_since.is_not(None), jobs.c.not_before.is_not(None))
     tx.connection.execute(update(jobs).where(*waiting).values(not_before=func.now()))
+
+
+def hold_limits(tx: Transaction, key_id: str) -> None:
+    """Let nobody change a key's limits until the end of the transaction. To be taken before any job's row, as `set_key_limits` does."""
+    tx.connection.execute(select(api_keys.c.id).where(api_keys.c.id == key_id).with_for_update(read=True))
 
 
 def keys(tx: Transaction) -> list[dict[str, Any]]:
@@ -116,10 +124,18 @@ def keys(tx: Transaction) -> list[dict[str, Any]]:
     ]
 
 
-def over(tx: Transaction, limit: int) -> list[str]:
-    """Ids of jobs whose wait for a budget may be over, the longest overdue first."""
+class Over(NamedTuple):
+    """A job whose wait for a budget may be over."""
+
+    job_id: str
+    key_id: str | None
+
+
+def over(tx: Transaction, limit: int) -> list[Over]:
+    """Jobs whose wait for a budget may be over, the longest overdue first."""
     waiting = (jobs.c.waiting_until.is_not(None), jobs.c.not_before <= func.now(), jobs.c.hold == Hold.BUDGET)
-    return list(tx.connection.execute(select(jobs.c.id).where(*waiting).order_by(jobs.c.not_before).limit(limit)).scalars())
+    rows = tx.connection.execute(select(jobs.c.id, jobs.c.key_id).where(*waiting).order_by(jobs.c.not_before).limit(limit))
+    return [Over(*row) for row in rows]
 
 
 def time_over(tx: Transaction, job_id: str) -> bool:

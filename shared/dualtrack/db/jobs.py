@@ -49,6 +49,10 @@ _RELEASE: Final = Update(jobs, _OURS, *_ASKED)
 _RELEASE_KEYED: Final = Update(jobs, _OURS, *_ASKED, around=_charging)
 
 
+SOON: Final = func.coalesce(jobs.c.not_before, func.now())
+"""`not_before` of a waiting job at which the scheduler is to look with its next tick, unless the time for it is set."""
+
+
 def create(
     tx: Transaction,
     *,

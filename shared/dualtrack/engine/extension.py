@@ -38,8 +38,11 @@ def extend(tx: Transaction, runtime: Runtime, job: Job, change: LimitsChange, *,
         look_again(tx, runtime, jobs.get(tx, job.id), by=by)
 
 
-def look_again(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> bool:
+def look_again(tx: Transaction, runtime: Runtime, job: Job, *, by: str, limits_held: bool = False) -> bool:
     """Let a job (its row locked) that is held for want of a budget go on where there is room now, else say what is short now.
+
+    `limits_held`: this transaction holds the limits of the job's key. Only then may the job wait for the key's next day: others may read
+    limits that are being raised just now, and leave it to the scheduler, which looks with them held.
 
     Whether it goes on (a child whose parent is held: with that).
     """
@@ -53,5 +56,6 @@ def look_again(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> bool:
         until = job.waiting_until
         if short.until is not None and until is not None:
             until = max(until, flow.last_look(short.until, runtime.limits))
-        jobs.change(tx, job.id, {"message": budgets.advice(short, job), "not_before": short.until, "waiting_until": until})
+        look_at = short.until if limits_held or short.until is None else jobs.SOON
+        jobs.change(tx, job.id, {"message": budgets.advice(short, job), "not_before": look_at, "waiting_until": until})
     return False

@@ -67,17 +67,18 @@ def wait(
     *,
     phase: Phase,
     message: str | None = None,
-    look_at: datetime | Later | None = None,
+    look: bool = False,
+    until: datetime | None = None,
 ) -> None:
     """Let a job (its row locked, nobody at work on it) wait, then go on with `phase`; nothing changes where it waits for this already.
 
-    `look_at`: when the scheduler looks whether what it waits for is there by itself.
+    `look`: the scheduler looks with its next tick whether what it waits for is there. `until`: when that will be by itself.
     """
     if job.status is JobStatus.WAITING and job.reason == reason:
         return
     text = message or _MESSAGES[reason].format(id=job.id)
     # Nobody has to do anything before the next day of a job's key, and no job is given up while somebody may still decide in time.
-    ends = [last_look(look_at, runtime.limits)] if isinstance(look_at, datetime) else []
+    ends = [] if until is None else [last_look(until, runtime.limits)]
     values: dict[str, Any] = {
         "status": JobStatus.WAITING.value,
         "phase": phase.value,
@@ -86,7 +87,7 @@ def wait(
         "owner": None,
         "lease_until": None,
         "due_at": None,
-        "not_before": look_at,
+        "not_before": NOW if look else None,
         "waiting_until": func.greatest(
             func.clock_timestamp() + timedelta(seconds=runtime.limits.waiting_s), approvals.last_expiry(job.id), *ends
         ),
@@ -176,7 +177,9 @@ def _hold_back(tx: Transaction, runtime: Runtime, job: Job, wave: Sequence[Call]
         _HELD_BY[job.hold],
         phase=Phase.EXECUTE if wave else Phase.PLAN,
         message=_OF_PARENT if job.hold is Hold.PARENT else budgets.advice(short, job) if short is not None else None,
-        look_at=short.until if short is not None else NOW if held else None,  # somebody may just have made room
+        # Somebody may just be raising the key's limits, which are not held here, or have made room.
+        look=held and (short is None or short.until is not None),
+        until=short.until if short is not None else None,
     )
 
 

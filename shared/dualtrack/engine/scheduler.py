@@ -96,10 +96,13 @@ class Scheduler:
         return flow.hold(tx, self._runtime, job, Hold.BUDGET, by="scheduler")
 
     def _budgets(self) -> int:
-        """Jobs whose wait for a budget may be over: a new day has begun, or their key's limit was raised."""
+        """Jobs whose wait for a budget may be over: a new day has begun, their key's limit was raised, or they have just begun to wait."""
         with self._runtime.database.transaction() as tx:
             over = budget_rows.over(tx, claims.BATCH)
-        return sum(self._each(job_id, lambda tx, job: extension.look_again(tx, self._runtime, job, by="scheduler")) for job_id in over)
+        return sum(self._each(found.job_id, self._look_again, key_id=found.key_id) for found in over)
+
+    def _look_again(self, tx: Transaction, job: Job) -> bool:
+        return extension.look_again(tx, self._runtime, job, by="scheduler", limits_held=True)
 
     def _approvals(self) -> int:
         """Jobs with requests to people that nobody decided in time."""
@@ -128,10 +131,15 @@ class Scheduler:
         """Children and parents that don't know of each other's ends, holds and stops; after the other parts, which may have made some."""
         return self._kin.look(self._each)
 
-    def _each(self, job_id: str, act: Callable[[Transaction, Job], bool]) -> bool:
-        """Act on a live job in a transaction of its own; not at all while somebody holds its row: the next tick comes soon."""
+    def _each(self, job_id: str, act: Callable[[Transaction, Job], bool], *, key_id: str | None = None) -> bool:
+        """Act on a live job in a transaction of its own; not at all while somebody holds its row: the next tick comes soon.
+
+        `key_id`: the key whose limits are held meanwhile.
+        """
         try:
             with self._runtime.database.transaction() as tx:
+                if key_id is not None:
+                    budget_rows.hold_limits(tx, key_id)
                 job = jobs.lock(tx, job_id)
                 return job is not None and job.finished_at is None and act(tx, job)
         except RecordUnreadable as error:

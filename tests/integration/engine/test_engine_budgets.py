@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -22,7 +24,7 @@ from dualtrack.domain.limits import LimitsChange, PlatformLimits
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.waiting import Hold
 from dualtrack.engine import budgets as engine_budgets
-from dualtrack.engine import ending, extension, steering
+from dualtrack.engine import ending, extension, flow, steering
 from dualtrack.engine.planner import Planner
 from dualtrack.engine.runtime import Runtime, WorkerRuntime
 from dualtrack.models.port import DecisionRequest
@@ -254,6 +256,65 @@ def test_a_keys_raised_limit_wakes_its_jobs_and_one_raised_too_little_does_not(m
     with stepper.runtime.database.transaction() as tx:
         budgets.set_key_limits(tx, key_id, {"day_tokens": None})
     assert stepper.run(job).status is JobStatus.SUCCEEDED
+
+
+def raise_limit(database: Database, key_id: str) -> None:
+    with database.transaction() as tx:
+        budgets.set_key_limits(tx, key_id, {"day_tokens": 1_000_000})
+
+
+def about_to_wait(stepper: Stepper, key_id: str) -> Job:
+    """A job of a key that its first step has used up, before its next claim."""
+    job = stepper.submit(key_id=key_id)
+    while stepper.job(job).step == 0 or stepper.job(job).phase is Phase.EXECUTE:
+        assert stepper.ring()
+    return job
+
+
+def test_a_keys_limit_raised_just_as_a_job_begins_to_wait_for_it_lets_it_go_on(make: Make, database: Database) -> None:
+    stepper = make([*echoes(1, input_tokens=100, output_tokens=0), finish()])
+    key_id = make_key(stepper, day_tokens=100)
+    job = about_to_wait(stepper, key_id)
+    with database.transaction() as tx:  # as the planner does
+        flow.hold(tx, stepper.runtime, jobs.get(tx, job.id, lock=True), Hold.BUDGET, by="planner")
+        raise_limit(database, key_id)
+    assert stepper.job(job).status is JobStatus.WAITING
+    stepper.rest()
+    assert stepper.job(job).status is JobStatus.SUCCEEDED
+
+
+def test_a_keys_limit_that_is_being_raised_is_waited_for_and_not_read_as_it_was(make: Make, database: Database) -> None:
+    stepper = make([*echoes(1, input_tokens=100, output_tokens=0), finish()])
+    key_id = make_key(stepper, day_tokens=100)
+    job = about_to_wait(stepper, key_id)
+    with database.transaction() as tx, ThreadPoolExecutor(1) as pool:
+        budgets.set_key_limits(tx, key_id, {"day_tokens": 1_000_000})
+        assert stepper.ring()  # it begins to wait, unseen by whoever raises the limit
+        assert stepper.job(job).status is JobStatus.WAITING
+        tick = pool.submit(stepper.scheduler.tick)
+        blocked, deadline = text("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"), time.monotonic() + 20
+        while not tx.connection.execute(blocked).scalar_one():
+            assert not tick.done(), "the scheduler looked at the limit as it was"
+            assert time.monotonic() < deadline
+        tx.connection.commit()
+        tick.result(20)
+    assert stepper.job(job).status is JobStatus.RUNNING
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+
+
+def test_a_keys_limit_raised_while_the_jobs_own_is_extended_is_not_missed(make: Make, database: Database) -> None:
+    stepper = make([*echoes(1, input_tokens=100, output_tokens=0), finish()])
+    key_id = make_key(stepper, day_tokens=100)
+    job = stepper.submit(key_id=key_id, limits={"steps": 1})
+    stepper.rest()
+    with database.transaction() as tx:
+        extension.extend(tx, stepper.runtime, jobs.get(tx, job.id, lock=True), LimitsChange(steps=9), by="test")
+        raise_limit(database, key_id)
+    waiting = stepper.job(job)
+    assert waiting.message is not None
+    assert key_id in waiting.message
+    stepper.rest()
+    assert stepper.job(job).status is JobStatus.SUCCEEDED
 
 
 def test_the_operators_default_holds_for_keys_without_a_limit(make: Make) -> None:
