@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,15 @@ def _no_sockets_in_unit_tests(request: pytest.FixtureRequest) -> Iterator[None]:
     _guarded = request.path.is_relative_to(_UNIT)
     yield
     _guarded = False
+
+
+@pytest.fixture
+def one_day() -> None:
+    """What is counted by the day is counted for one: shortly before midnight (UTC) the next day is waited for."""
+    from dualtrack.testing.waiting import wait_until
+
+    last_minute = time(23, 59)
+    wait_until(lambda: datetime.now(UTC).time() < last_minute, "midnight, UTC", within_s=120)
 
 
 @pytest.fixture(scope="session")

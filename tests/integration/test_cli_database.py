@@ -197,6 +197,7 @@ def test_the_platform_of_the_directory_names_its_database(
     assert run("migrate", "--base-url", "http://other:1").exit_code == Exit.UNREACHABLE  # the file is of another platform
 
 
+@pytest.mark.usefixtures("one_day")
 def test_a_keys_day_is_limited_and_listed(run: Run, database: Database) -> None:
     run("migrate")
     key = run("keys", "create", "laptop").stdout.strip()

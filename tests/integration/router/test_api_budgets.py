@@ -83,6 +83,7 @@ def test_only_a_live_job_of_ones_own_can_be_extended(api: Api, client: httpx.Cli
     assert "/retry or /fork" in answer.json()["error"]["message"]
 
 
+@pytest.mark.usefixtures("one_day")
 def test_a_key_sees_what_it_used(api: Api, client: httpx.Client, key: str) -> None:
     mine = client.get("/v1/usage").json()
     assert (mine["usage"]["total_tokens"], mine["limit_tokens"], mine["limit_cost_usd"]) == (0, None, None)
@@ -124,6 +125,7 @@ def until_used(client: httpx.Client, tokens: int) -> None:
     wait_until(lambda: used(client)["usage"]["total_tokens"] == tokens, f"{tokens} tokens used")
 
 
+@pytest.mark.usefixtures("one_day")
 def test_chats_count_for_their_key_and_are_refused_once_its_day_is_used(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_budgets, "FLUSH_S", 0.05)
     monkeypatch.setattr(key_budgets, "REMEMBERED_S", 0.0)
@@ -153,6 +155,7 @@ def refused_key(refused: httpx.Response) -> str:
     return str(refused.json()["error"]["message"].split()[3])
 
 
+@pytest.mark.usefixtures("one_day")
 def test_what_can_not_be_written_now_is_written_later(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     failed: list[int] = []
     real = key_budgets.KeyBudgets._write
