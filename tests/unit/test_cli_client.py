@@ -119,6 +119,24 @@ def test_the_key_does_not_follow_a_redirect_elsewhere() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (httpx.ConnectError("refused"), r"^Can't reach http://s3:9000 \(refused\)\. The platform redirects downloads there .*OBJECTS_URL"),
+        (httpx.ReadTimeout("late"), r"^http://s3:9000 did not answer in time\.$"),
+        (httpx.ReadError("cut"), r"^The connection to http://s3:9000 broke: cut\.$"),
+    ],
+)
+def test_a_download_that_fails_where_it_was_redirected_to_names_that_server(fault: httpx.TransportError, says: str) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "s3":
+            raise fault
+        return httpx.Response(302, headers={"location": "http://s3:9000/b/k?X-Amz-Signature=1"})
+
+    with pytest.raises(Unreachable, match=says), _client(answer).download("/v1/artifacts/art_1/content"):
+        pass
+
+
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "http://platform:8080/v1/x", "ftp://x/y"])
 def test_a_useless_redirect(location: str) -> None:
     with (

@@ -30,6 +30,10 @@ _MAX_REDIRECTS: Final = 3
 _MOST_DIGITS: Final = 8
 """Of a number of seconds to wait."""
 _TRIES: Final = 3
+_ELSEWHERE: Final = (
+    "The platform redirects downloads there (DUALTRACK_OBJECTS__PUBLIC_ENDPOINT_URL, in the compose stack OBJECTS_URL): "
+    "run the command where that address can be reached."
+)
 _PAGE: Final = 100
 
 
@@ -161,7 +165,7 @@ class Client:
 
     def _events(self, response: httpx.Response) -> Iterator[ServerEvent]:
         parser = SSEParser()
-        with self._translated():
+        with self._translated(str(response.url)):
             try:
                 for chunk in response.iter_bytes():
                     yield from parser.feed(chunk)
@@ -205,7 +209,7 @@ class Client:
         if self.credentials.api_key and _origin(url) == _origin(self.credentials.base_url):
             sent["authorization"] = f"Bearer {self.credentials.api_key}"
         with (
-            self._translated(),
+            self._translated(url),
             self._http.stream(method, url, params=list(params) or None, json=body, headers=sent, timeout=timeout, files=files) as response,
         ):
             if response.is_error:
@@ -216,14 +220,15 @@ class Client:
         return path if path.startswith(("http://", "https://")) else self.credentials.base_url + path
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
-        where = self.credentials.base_url
+    def _translated(self, url: str) -> Iterator[None]:
+        """Errors of a request to `url` as ours; they name the server that failed, which after a redirect is another one."""
+        own = _origin(url) == _origin(self.credentials.base_url)
+        where = self.credentials.base_url if own else _server(url)
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise Unreachable(
-                f"Can't reach {where} ({error or type(error).__name__}). Is the platform running (make run)? Is --base-url right?"
-            ) from error
+            ask = "Is the platform running (make run)? Is --base-url right?" if own else _ELSEWHERE
+            raise Unreachable(f"Can't reach {where} ({error or type(error).__name__}). {ask}") from error
         except httpx.TimeoutException as error:
             raise ConnectionBroken(f"{where} did not answer in time.") from error
         except httpx.TransportError as error:
@@ -247,6 +252,12 @@ def _redirect(url: str, location: str) -> str | None:
 def _origin(url: str) -> tuple[str, str, int]:
     parts = urlsplit(url)
     return parts.scheme, (parts.hostname or "").lower(), parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _server(url: str) -> str:
+    """An address without path and query, where a presigned one carries its signature."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _body(response: httpx.Response, limit: int) -> bytes:

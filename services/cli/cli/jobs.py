@@ -76,7 +76,7 @@ def submit(
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="Track or model that decides; else deep.")] = None,
     tools: Annotated[
-        list[str] | None, typer.Option("--tool", metavar="NAME", help="A tool on offer instead of all; again for more.")
+        list[str] | None, typer.Option("--tool", metavar="NAME", help="A tool on offer instead of the default set; again for more.")
     ] = None,
     max_steps: Annotated[int | None, typer.Option("--max-steps", min=1, help="Most decisions.")] = None,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="Most tokens of all model calls together.")] = None,
@@ -89,7 +89,9 @@ def submit(
         typer.Option("--on-limit", help="What reaching a limit does: the job waits to be extended, or it fails. Else: wait."),
     ] = None,
     metadata: Annotated[list[str] | None, typer.Option("--metadata", metavar="K=V", help="Your own label; again for more.")] = None,
-    priority: Annotated[int | None, typer.Option("--priority", min=0, max=9, help="Higher is taken up first.")] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", min=0, max=9, help="Higher is taken up first where the broker supports it.")
+    ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option("--idempotency-key", metavar="KEY", help="The same key and request give the same job, not a second one.")
     ] = None,
@@ -148,8 +150,13 @@ def _instructions(argument: str | None, spec: dict[str, Any]) -> str | None:
 
 def list_jobs(
     session: Session,
+    *,
     status: Annotated[list[Status] | None, typer.Option("--status", help="Only jobs in this status; again for more.")] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only jobs of the agent profile of that name.")] = None,
     parent: Annotated[str | None, typer.Option("--parent", metavar="ID", help="Only the children of this job.")] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option("--metadata", metavar="K=V", help="Only jobs that carry this label; again for more, all of them.")
+    ] = None,
     reason: Annotated[
         list[str] | None, typer.Option("--reason", metavar="CODE", help="Only jobs that ended or wait for it; again for more.")
     ] = None,
@@ -161,12 +168,13 @@ def list_jobs(
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
 ) -> None:
     """List jobs, newest first."""
-    given = {"parent_id": parent, "schedule_id": schedule, "created_after": since, "created_before": until}
+    given = {"agent": agent, "parent_id": parent, "schedule_id": schedule, "created_after": since, "created_before": until}
     params = [("status", item.value) for item in status or []]
     params += [("reason", code) for code in reason or []]
     params += [(name, value) for name, value in given.items() if value is not None]
     if oldest_first:
         params.append(("order", "asc"))
+    params += [(f"metadata.{key}", value) for key, value in parse_metadata(metadata or []).items()]
     found = session.client.pages("/v1/jobs", params, limit=None if everything else limit)
     if session.as_json:
         session.out.document(found)

@@ -139,12 +139,12 @@ def deliveries(
     session: Session,
     webhook_id: WebhookId,
     *,
-    status: Annotated[Status | None, typer.Option("--status", help="Only these.")] = None,
+    status: Annotated[list[Status] | None, typer.Option("--status", help="Only these; again for more.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most rows.")] = 20,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
 ) -> None:
     """List what was sent to a webhook, newest first, and what came of it."""
-    params = [("status", status.value)] if status is not None else []
+    params = [("status", item.value) for item in status or []]
     found = session.client.pages(path_of("webhooks", webhook_id) + "/deliveries", params, limit=None if everything else limit)
     if session.as_json:
         session.out.document(found)

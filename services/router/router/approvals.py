@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dualtrack.db import approvals, jobs
 from dualtrack.domain.approval import Approval, Resolution
-from dualtrack.domain.errors import InvalidRequest, NotFound
+from dualtrack.domain.errors import NotFound
 from dualtrack.domain.ids import is_id
 from dualtrack.domain.waiting import ApprovalKind, ApprovalStatus
 from dualtrack.engine.approvals import Decisions
@@ -19,7 +19,7 @@ from router.auth import CallerDep
 from router.dependencies import ServicesDep
 from router.errors import documented
 from router.jobs import JobId, job_id_of
-from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, page_size
+from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, filter_id, page_size
 from router.text import require_clean
 from router.views import ListView, listed
 
@@ -120,9 +120,7 @@ def list_approvals(
     after: AfterIdQuery = None,
 ) -> ListView[ApprovalView]:
     """All that was asked of people by the tenant's jobs, newest first; `status=pending` is what waits."""
-    if job_id is not None and not is_id(job_id, "job"):
-        raise InvalidRequest("job_id: not the id of a job (job_…).", param="job_id")
-    return _page(caller.tenant_id, services, job_id, status, limit, after)
+    return _page(caller.tenant_id, services, filter_id(job_id, "job", "job_id"), status, limit, after)
 
 
 @router.get("/v1/jobs/{job_id}/approvals", summary="List a job's approvals", responses=documented(404), dependencies=[KNOWN_QUERY])

@@ -56,7 +56,7 @@ class KeyUsageView(BaseModel):
         )
 
 
-@router.post("/v1/jobs/{job_id}/extend", summary="Raise a job's limits", responses=documented(404, 409, 413, 415))
+@router.post("/v1/jobs/{job_id}/extend", summary="Raise a job's limits", responses=documented(404, 408, 409, 413, 415))
 def extend(
     job_id: JobId,
     body: Annotated[Extension, Body(openapi_examples={"more steps": {"value": {"limits": {"steps": 100}}}})],

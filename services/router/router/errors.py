@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from dualtrack.domain.errors import DualtrackError, InfrastructureError, InvalidJSON, InvalidRequest, NotFound
+from dualtrack.domain.errors import DualtrackError, InfrastructureError, InvalidJSON, InvalidRequest, NotFound, UnknownModel
 from router import faults
 from router.text import require_clean
 
@@ -107,6 +107,8 @@ STATUS: Final[Mapping[str, int]] = {
     "too_many_streams": 503,
 }
 """HTTP status of every error code."""
+_AGENT_MODEL: Final = "agent.model"
+"""The field of a job that names a model."""
 
 _MEANING: Final = {
     400: "The request can't be accepted as it is; `param` names the field.",
@@ -151,6 +153,8 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def status_of(error: DualtrackError) -> int:
     """The HTTP status of an error: that of its code, else of the nearest base class that has one."""
+    if isinstance(error, UnknownModel) and (error.param or "").endswith(_AGENT_MODEL):
+        return STATUS["invalid_request"]  # a job is described wrong, as where a tool is unknown; it is not the model that was asked for
     for cls in type(error).__mro__:
         status = STATUS.get(str(vars(cls).get("code", "")))
         if status is not None:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, File, Form, Path, Request, Response, Upl
 
 from dualtrack.db import files, idempotency
 from dualtrack.db.idempotency import RequestKey
-from dualtrack.domain.errors import InvalidPath, NotFound, TooLarge
+from dualtrack.domain.errors import InvalidPath, InvalidRequest, NotFound, TooLarge
 from dualtrack.domain.ids import is_id, new_id
 from dualtrack.domain.limits import KIB
 from dualtrack.domain.paths import file_name
@@ -31,6 +31,9 @@ MAX_FIELDS: Final = 8
 """Fields of an upload form."""
 MAX_FIELD_BYTES: Final = 4 * KIB
 """One of them."""
+_FORM_FIELDS: Final = ("file", "purpose")
+_SHOWN_CHARS: Final = 100
+"""Of an unknown one's name."""
 
 router: Final = APIRouter(tags=["files"])
 
@@ -39,6 +42,10 @@ FileId = Annotated[str, Path(description="Id of a file, `file_…`.")]
 
 async def _form_only(_: CallerDep, request: Request) -> None:
     require_form(request.headers)  # of another kind the framework reads nothing, and would only miss the field
+    unknown = [name for name in await request.form() if name not in _FORM_FIELDS]  # parsed by the framework before, and remembered
+    if unknown:
+        name = unknown[0][:_SHOWN_CHARS]
+        raise InvalidRequest(f"{name}: there is no such field; the form has {' and '.join(_FORM_FIELDS)}.", param=name)
 
 
 @router.post(

@@ -15,6 +15,7 @@ from dualtrack.domain.errors import InvalidRequest
 from dualtrack.domain.job import Name
 from dualtrack.domain.lifecycle import JobStatus
 from router.dependencies import ServicesDep
+from router.pagination import filter_id
 from router.text import require_clean
 from router.times import Time
 
@@ -27,8 +28,6 @@ METADATA_PARAMETER: Final = {
     "description": "`metadata[key]=value` or `metadata.key=value`: only jobs that carry all of these.",
 }
 _Code = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-_Id = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,64}$")]
-"""An id that the list is filtered by: of any form, since there are no jobs of what does not exist."""
 
 
 class Order(StrEnum):
@@ -62,10 +61,10 @@ async def _job_filter(
         list[_Code] | None, Query(description="Only jobs that ended or wait for this reason, such as `limit_steps`; repeatable.")
     ] = None,
     agent: Annotated[Name | None, Query(description="Only jobs of the agent profile of that name.")] = None,
-    parent_id: Annotated[_Id | None, Query(description="Only the children of this job.")] = None,
-    root_id: Annotated[_Id | None, Query(description="Only the jobs below this one, the top of its family, at any depth.")] = None,
-    forked_from: Annotated[_Id | None, Query(description="Only forks and retries of this job.")] = None,
-    schedule_id: Annotated[_Id | None, Query(description="Only jobs that this schedule started, also when it is removed since.")] = None,
+    parent_id: Annotated[str | None, Query(description="Only the children of this job.")] = None,
+    root_id: Annotated[str | None, Query(description="Only the jobs below this one, the top of its family, at any depth.")] = None,
+    forked_from: Annotated[str | None, Query(description="Only forks and retries of this job.")] = None,
+    schedule_id: Annotated[str | None, Query(description="Only jobs that this schedule started, also when it is removed since.")] = None,
 ) -> JobFilter:
     """All filters of a list."""
     return replace(
@@ -73,10 +72,10 @@ async def _job_filter(
         statuses=tuple(status or ()),
         reasons=tuple(reason or ()),
         agent=agent,
-        parent_id=parent_id,
-        root_id=root_id,
-        forked_from=forked_from,
-        schedule_id=schedule_id,
+        parent_id=filter_id(parent_id, "job", "parent_id"),
+        root_id=filter_id(root_id, "job", "root_id"),
+        forked_from=filter_id(forked_from, "job", "forked_from"),
+        schedule_id=filter_id(schedule_id, "sched", "schedule_id"),
         metadata=metadata_filter(request.query_params, services.runtime.limits.metadata_entries),
     )
 

@@ -77,6 +77,17 @@ def cursor(after: str | None, kind: Kind) -> str | None:
     return after
 
 
+def filter_id(text: str | None, kind: Kind, name: str) -> str | None:
+    """The id that a list is filtered by, checked for its form; it may name what is not there (any more).
+
+    Raises:
+        InvalidRequest: no id of that kind; naming the parameter.
+    """
+    if text is not None and not is_id(text, kind):
+        raise InvalidRequest(f"{name}: must be an id of the form {kind}_….", param=name)
+    return text
+
+
 def cut(rows: Sequence[Row], limit: int) -> tuple[Sequence[Row], bool]:
     """The page out of up to `limit` + 1 rows, and whether there are more."""
     return rows[:limit], len(rows) > limit

@@ -16,9 +16,8 @@ from router.auth import CallerDep
 from router.dependencies import ServicesDep
 from router.errors import documented
 from router.idempotency import OnceDep, repeated
-from router.jobs import job_id_of
 from router.no_fields import NO_FIELDS
-from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, page_size
+from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, filter_id, page_size
 from router.text import require_clean
 from router.views import ListView, listed
 from router.webhook_views import DeliveryView, WebhookChange, WebhookRemoved, WebhookRotation, WebhookSpec, WebhookView
@@ -41,7 +40,10 @@ _ON_REQUEST: Final = "Disabled on request."
     },
 )
 def add(spec: WebhookSpec, caller: CallerDep, services: ServicesDep, response: Response, once: OnceDep) -> WebhookView:
-    """An endpoint that is told of all the tenant's jobs. Its secret is shown in this answer only, also when that is asked for again."""
+    """An endpoint that is told of all the tenant's jobs.
+
+    Its secret is shown in this answer only, and to whoever repeats the request under its `Idempotency-Key`.
+    """
     require_clean(spec.model_dump())
     runtime = services.runtime
     guard.check(spec.url, allow=runtime.allow)
@@ -70,7 +72,7 @@ def add(spec: WebhookSpec, caller: CallerDep, services: ServicesDep, response: R
     return WebhookView.of(webhook, secret=runtime.sealer.open(webhook.secret))
 
 
-@router.get("/v1/webhooks", summary="List webhooks", responses=documented(404), dependencies=[KNOWN_QUERY])
+@router.get("/v1/webhooks", summary="List webhooks", responses=documented(), dependencies=[KNOWN_QUERY])
 def list_webhooks(
     caller: CallerDep,
     services: ServicesDep,
@@ -83,11 +85,12 @@ def list_webhooks(
     """The tenant's own, newest first; with `job_id`, that job's."""
     size = page_size(limit, services.runtime.limits.page_size)
     before = cursor(after, "wh")
+    of_job = filter_id(job_id, "job", "job_id")
     with services.runtime.database.transaction() as tx:
-        if job_id is None:
+        if of_job is None:
             found = webhooks.page(tx, caller.tenant_id, limit=size + 1, before=before)
         else:
-            one = webhooks.of_job(tx, job_id_of(job_id), caller.tenant_id)
+            one = webhooks.of_job(tx, of_job, caller.tenant_id)
             found = [one] if one is not None and (before is None or one.id < before) else []
     rows, more = cut(found, size)
     return listed([WebhookView.of(row) for row in rows], [row.id for row in rows], has_more=more)
@@ -156,7 +159,7 @@ def list_deliveries(
     webhook_id: WebhookId,
     caller: CallerDep,
     services: ServicesDep,
-    status: Annotated[DeliveryStatus | None, Query(description="Only these.")] = None,
+    status: Annotated[list[DeliveryStatus] | None, Query(description="Only these; repeatable.")] = None,
     limit: LimitQuery = DEFAULT_LIMIT,
     after: AfterIdQuery = None,
 ) -> ListView[DeliveryView]:
@@ -165,7 +168,7 @@ def list_deliveries(
     before = cursor(after, "msg")
     webhook = _webhook(services, webhook_id, caller.tenant_id)
     with services.runtime.database.transaction() as tx:
-        found = deliveries.page(tx, webhook.id, limit=size + 1, before=before, status=status)
+        found = deliveries.page(tx, webhook.id, limit=size + 1, before=before, statuses=tuple(status or ()))
     rows, more = cut(found, size)
     return listed([DeliveryView.of(row) for row in rows], [row.id for row in rows], has_more=more)
 

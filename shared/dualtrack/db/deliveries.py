@@ -109,14 +109,14 @@ def get(tx: Transaction, delivery_id: str, *, webhook_id: str) -> Delivery:
 
 
 def page(
-    tx: Transaction, webhook_id: str, *, limit: int, before: str | None = None, status: DeliveryStatus | None = None
+    tx: Transaction, webhook_id: str, *, limit: int, before: str | None = None, statuses: Sequence[DeliveryStatus] = ()
 ) -> list[Delivery]:
-    """An endpoint's deliveries, newest first."""
+    """An endpoint's deliveries, newest first; `statuses`: only these, none: all."""
     statement = select(deliveries).where(deliveries.c.webhook_id == webhook_id)
     if before is not None:
         statement = statement.where(deliveries.c.id < before)
-    if status is not None:
-        statement = statement.where(deliveries.c.status == status.value)
+    if statuses:
+        statement = statement.where(deliveries.c.status.in_([status.value for status in statuses]))
     return [_delivery_of(row) for row in tx.connection.execute(statement.order_by(deliveries.c.id.desc()).limit(limit))]
 
 

@@ -36,7 +36,8 @@ DEFAULT_AGENT_TOOLS: Final = (
     PLAN_TOOL,
     FINISH_TOOL,
 )
-"""What an agent gets where its profile names none: all tools but those that need a person (`ask_human`)."""
+"""What an agent gets where its profile names none: all but those that need a person, child jobs or the outside world
+(`ask_human`, `delegate`, `http_request`)."""
 
 
 class _Frozen(BaseModel):
@@ -49,7 +50,10 @@ class AgentProfile(_Frozen):
     name: Name = "default"
     model: Name = Field("deep", description="A track or a configured model.")
     tools: tuple[Name, ...] = Field(
-        DEFAULT_AGENT_TOOLS, min_length=1, max_length=64, description="Tools on offer; `finish` is always one of them."
+        DEFAULT_AGENT_TOOLS,
+        min_length=1,
+        max_length=64,
+        description="Tools on offer instead of the default set; `finish` is always one of them.",
     )
     on_unknown: OnUnknown = Field(
         OnUnknown.TELL, description="What becomes of an external call of which nobody knows whether it happened: tell, ask, retry or fail."

@@ -82,7 +82,8 @@ class JobWebhook(BaseModel):
     url: WebhookUrl = Field(description="Where to: an http or https address on the public internet, or one that the operator allows.")
     events: NoticeTypes = Field(DEFAULT_NOTICES, description="What of.")
     secret: WebhookSecret | None = Field(
-        None, description=f"Signs the deliveries: {SECRET_PREFIX} and base64. Empty: one is made. Shown in the answer to this request only."
+        None,
+        description=f"Signs the deliveries: {SECRET_PREFIX} and base64. Empty: one is made. Shown only in the answer that makes the job.",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from dualtrack.db import events, files, idempotency, jobs, webhooks
 from dualtrack.db.engine import Transaction
 from dualtrack.db.idempotency import RequestKey
-from dualtrack.domain.errors import InvalidRequest, TooLarge
+from dualtrack.domain.errors import InvalidRequest, TooLarge, UnknownModel
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.ids import new_id
 from dualtrack.domain.job import Job, JobSpec
@@ -36,7 +36,7 @@ def check_spec(
     """Refuse what can't work before anything is written.
 
     Raises:
-        InvalidRequest, TooLarge, UnknownTool: naming the field.
+        InvalidRequest, TooLarge, UnknownModel, UnknownTool: naming the field.
     """
     if len(spec.instructions) > limits.instructions_chars:
         raise TooLarge(
@@ -52,7 +52,7 @@ def check_spec(
             raise InvalidRequest(f"{name}: at most {most} entries.", param=name)
     models = list(known_models)
     if spec.agent.model not in models:
-        raise InvalidRequest(f"There is no model or track {spec.agent.model!r}; there are: {', '.join(models)}.", param="agent.model")
+        raise UnknownModel(f"There is no model or track {spec.agent.model!r}; there are: {', '.join(models)}.", param="agent.model")
     registry.specs(spec.agent.tools)
     _check_policies(spec, registry, (*policies, *spec.agent.policies))
 

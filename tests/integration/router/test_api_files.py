@@ -121,6 +121,14 @@ def test_a_file_sent_as_text_is_told_in_plain_words(client: httpx.Client) -> Non
     assert answer.json()["error"]["message"] == "file: must be sent as a file, with a file name, not as a text field."
 
 
+def test_fields_that_the_form_does_not_have_are_refused_by_name(client: httpx.Client) -> None:
+    """A file that was to expire must not be kept without a word."""
+    file = {"file": ("a", b"x")}
+    answer = client.post("/v1/files", files=file, data={"purpose": "user_data", "expires_after[seconds]": "3600"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "expires_after[seconds]")
+    assert client.post("/v1/files", files=file, data={"purpose": "user_data"}).status_code == 201
+
+
 @pytest.mark.parametrize("name", ["C:\\x", "\\\\host\\x", "a\\b"])
 def test_backslashes_as_browsers_send_them_are_refused(client: httpx.Client, name: str) -> None:
     raw = b'--b\r\nContent-Disposition: form-data; name="file"; filename="' + name.encode() + b'"\r\n\r\nx\r\n--b--\r\n'

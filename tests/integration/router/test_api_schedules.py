@@ -56,7 +56,7 @@ def test_making_can_be_repeated(client: httpx.Client) -> None:
         ({"timezone": "Mars/Phobos"}, "invalid_request", "timezone"),
         ({"overlap": "maybe"}, "invalid_request", "overlap"),
         ({"job": {"instructions": ""}}, "invalid_request", "job.instructions"),
-        ({"job": {"instructions": "x", "agent": {"model": "nope"}}}, "invalid_request", "job.agent.model"),
+        ({"job": {"instructions": "x", "agent": {"model": "nope"}}}, "model_not_found", "job.agent.model"),
         ({"job": {"instructions": "x", "inputs": [{"file_id": "file_1"}]}}, "not_found", "job.inputs.0.file_id"),
         ({"job": {"instructions": "x", "webhook": {"url": "http://10.0.0.1/"}}}, "address_refused", "job.webhook.url"),
         ({"name": "\x00"}, "invalid_request", "name"),

@@ -154,6 +154,7 @@ def test_deliveries_are_listed_and_can_be_sent_again(client: httpx.Client, api: 
     again = client.post(f"{path}/{found[0]['id']}/redeliver")
     assert (again.status_code, again.json()["status"]) == (202, "pending")
     assert client.get(path, params={"status": "delivered"}).json()["data"] == []
+    assert len(client.get(path, params={"status": ["pending", "delivered"]}).json()["data"]) == 3
     client.patch(f"/v1/webhooks/{webhook_id}", json={"disabled": True})
     assert error(client.post(f"{path}/{found[0]['id']}/redeliver"))[:2] == (409, "conflict")
     assert error(client.post(f"{path}/{new_id('msg')}/redeliver"))[:2] == (409, "conflict")
@@ -173,6 +174,8 @@ def test_a_jobs_webhook_shows_its_secret_once_and_is_found_by_the_job(client: ht
     (webhook,) = client.get("/v1/webhooks", params={"job_id": job_id}).json()["data"]
     assert (webhook["job_id"], webhook["url"], webhook["secret"]) == (job_id, URL, None)
     assert client.get("/v1/webhooks").json()["data"] == []
+    assert client.get("/v1/webhooks", params={"job_id": new_id("job")}).json()["data"] == []
+    assert error(client.get("/v1/webhooks", params={"job_id": "job_x"})) == (400, "invalid_request", "job_id")
     client.post(f"/v1/jobs/{job_id}/cancel")
     assert len(client.get(f"/v1/webhooks/{webhook['id']}/deliveries").json()["data"]) == 1
     refused = client.post("/v1/jobs", json=body | {"webhook": {"url": "http://10.0.0.1/"}})

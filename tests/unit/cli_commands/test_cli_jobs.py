@@ -41,6 +41,10 @@ def test_list(router: Router, run: Run) -> None:
     asked = dict(router.asked[1].url.params)
     asked.pop("limit")
     assert asked == {"created_after": "2026-11-30T08:00:00+01:00", "schedule_id": "sched_1", "reason": "paused", "order": "asc"}
+    run("jobs", "list", "--limit", "1", "--agent", "writer", "--parent", "job_0", "--metadata", "team=finance", "--metadata", "a=b=c")
+    asked = dict(router.asked[-1].url.params)
+    assert asked == {"agent": "writer", "parent_id": "job_0", "metadata.team": "finance", "metadata.a": "b=c", "limit": "1"}
+    assert run("jobs", "list", "--metadata", "team").exit_code == Exit.USAGE
 
 
 def test_show(router: Router, run: Run) -> None:
