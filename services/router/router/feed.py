@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from dualtrack.db import events
 from dualtrack.db.engine import Database
 from dualtrack.db.events import Head
-from dualtrack.domain.events import Event
+from dualtrack.domain.events import Event, EventType
 from dualtrack.domain.limits import PlatformLimits
 from router.errors import TooManyStreams
 from router.metrics import Metrics
@@ -102,9 +102,9 @@ class EventFeed:
                 return watched.head.settled
         return False
 
-    async def page(self, job_id: str, after: int) -> Sequence[Event]:
-        """The next events, at most `PAGE`. Raises `DatabaseUnavailable`."""
-        return await self.run(lambda: self._page(job_id, after))
+    async def page(self, job_id: str, after: int, types: Collection[EventType]) -> Sequence[Event]:
+        """The next events, of these types where any are given, at most `PAGE`. Raises `DatabaseUnavailable`."""
+        return await self.run(lambda: self._page(job_id, after, types))
 
     async def run(self, action: Callable[[], T]) -> T:
         """Do blocking database work on the streams' threads."""
@@ -125,9 +125,9 @@ class EventFeed:
                 await self._poller
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _page(self, job_id: str, after: int) -> Sequence[Event]:
+    def _page(self, job_id: str, after: int, types: Collection[EventType]) -> Sequence[Event]:
         with self._database.transaction() as tx:
-            return events.page(tx, job_id, after=after, limit=PAGE)
+            return events.page(tx, job_id, after=after, limit=PAGE, types=types)
 
     async def _poll(self) -> None:
         while self._watched and not self.closing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -55,9 +55,12 @@ def _append_statement() -> Executable:
 _APPEND: Final = Prepared(_append_statement)
 
 
-def page(tx: Transaction, job_id: str, *, after: int, limit: int) -> list[Event]:
-    """Events with a number above `after`, in order, at most `limit`."""
-    rows = tx.connection.execute(select(events).where(events.c.job_id == job_id, events.c.seq > after).order_by(events.c.seq).limit(limit))
+def page(tx: Transaction, job_id: str, *, after: int, limit: int, types: Collection[EventType] = ()) -> list[Event]:
+    """Events with a number above `after`, in order, at most `limit`; only those of `types`, where any are given."""
+    statement = select(events).where(events.c.job_id == job_id, events.c.seq > after)
+    if types:
+        statement = statement.where(events.c.type.in_([kind.value for kind in types]))
+    rows = tx.connection.execute(statement.order_by(events.c.seq).limit(limit))
     return [Event(row.job_id, row.seq, EventType(row.type), row.data, row.at) for row in rows]
 
 

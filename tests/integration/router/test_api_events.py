@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
@@ -33,9 +33,15 @@ def append(api: Api, job_id: str, count: int = 1, *, end: bool = False) -> None:
             events.append(tx, job_id, NewEvent(EventType.JOB_CANCELLED, {}))
 
 
-def stream(client: httpx.Client, job_id: str, *, after: int | None = None, last: int | None = None) -> Any:
+def mixed(api: Api, job_id: str, rounds: int = 1) -> None:
+    """A decided step and a changed plan, so many times."""
+    with api.database.transaction() as tx:
+        events.append(tx, job_id, *[NewEvent(kind, {}) for kind in (EventType.STEP_DECIDED, EventType.PLAN_UPDATED) * rounds])
+
+
+def stream(client: httpx.Client, job_id: str, *, after: int | None = None, last: int | None = None, types: Sequence[str] = ()) -> Any:
     headers = {"accept": "text/event-stream"} | ({} if last is None else {"last-event-id": str(last)})
-    params = {} if after is None else {"after": after}
+    params: dict[str, Any] = ({} if after is None else {"after": after}) | {"type": list(types)}
     return client.stream("GET", f"/v1/jobs/{job_id}/events", headers=headers, params=params)
 
 
@@ -133,6 +139,91 @@ def test_a_finished_job_can_be_streamed_from_anywhere_and_ends(api: Api, client:
         assert response.status_code == 204
 
 
+def test_only_the_types_asked_for_are_paged_and_numbers_stay_the_jobs(api: Api, client: httpx.Client) -> None:
+    job_id = new_job(client)
+    mixed(api, job_id, 5)  # job.queued, then step and plan by turns up to 11
+    address = f"/v1/jobs/{job_id}/events"
+    page = client.get(address, params={"type": "step.decided", "limit": 3}).json()
+    assert [event["seq"] for event in page["data"]] == [2, 4, 6]
+    assert (page["has_more"], page["next_cursor"], page["next_after"]) == (True, 6, 6)
+    page = client.get(address, params={"type": "step.decided", "after": 6}).json()
+    assert [event["seq"] for event in page["data"]] == [8, 10]
+    assert (page["has_more"], page["next_cursor"], page["next_after"]) == (False, None, 11), "what is not wanted is not looked at again"
+    two = client.get(address, params={"type": ["job.queued", "plan.updated"]}).json()
+    assert [event["seq"] for event in two["data"]] == [1, 3, 5, 7, 9, 11]
+    none = client.get(address, params={"type": "call.output"}).json()
+    assert (none["data"], none["next_after"]) == ([], 11)
+    mixed(api, job_id, 1)
+    later = client.get(address, params={"type": "step.decided", "after": page["next_after"]}).json()
+    assert [event["seq"] for event in later["data"]] == [12]
+
+
+def test_a_stream_of_some_types_that_is_cut_again_and_again_loses_and_repeats_nothing(api: Api, client: httpx.Client) -> None:
+    job_id = new_job(client)
+    rounds = 60
+
+    def write() -> None:
+        for _ in range(rounds):
+            mixed(api, job_id)
+        append(api, job_id, end=True)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen: list[int] = []
+    while len(seen) < rounds:
+        with stream(client, job_id, last=seen[-1] if seen else 0, types=["step.decided"]) as response:
+            for taken, event in enumerate(parsed(response.iter_lines()), 1):
+                assert event["type"] == "step.decided"
+                seen.append(event["seq"])
+                if taken == 7:
+                    break
+    writer.join()
+    assert seen == list(range(2, 2 * rounds + 2, 2))
+
+
+def test_a_stream_without_the_end_event_ends_with_it_all_the_same(api: Api, client: httpx.Client) -> None:
+    job_id = new_job(client)
+    mixed(api, job_id, 150)  # more than is read at once
+    append(api, job_id, end=True)
+    with stream(client, job_id, types=["job.queued"]) as response:
+        assert [event["seq"] for event in parsed(response.iter_lines())] == [1]
+    with stream(client, job_id, types=["plan.updated", "job.cancelled"], after=299) as response:
+        assert [event["seq"] for event in parsed(response.iter_lines())] == [301, 302, 303]
+    with stream(client, job_id, last=1, types=["job.queued"]) as response:
+        assert response.status_code == 204, "an EventSource is told not to come back, though the job has had later events"
+    with stream(client, job_id, last=1, types=["job.queued", "job.cancelled"]) as response:
+        assert [event["seq"] for event in parsed(response.iter_lines())] == [303]
+
+
+def test_keep_alives_go_on_while_only_other_things_happen(make_api: MakeApi) -> None:
+    with make_api(stream_keepalive_s=0.3, stream_poll_s=0.02) as api, api.client(api.new_key()[1]) as client:
+        job_id = new_job(client)
+        over = threading.Event()
+
+        def write() -> None:
+            while not over.is_set():
+                append(api, job_id)  # far more often than every 0.3 s
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            with stream(client, job_id, types=["step.decided"]) as response:
+                lines = response.iter_lines()
+                for _ in range(3):
+                    while next(lines) != ": keep-alive":
+                        pass
+        finally:
+            over.set()
+            writer.join()
+
+
+def test_an_unknown_type_is_refused_with_those_that_there_are(client: httpx.Client) -> None:
+    answer = client.get(f"/v1/jobs/{new_job(client)}/events", params={"type": ["job.queued", "job.done"]})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "type.1")
+    for kind in EventType:
+        assert f"'{kind}'" in answer.json()["error"]["message"]
+
+
 def test_silence_is_broken_by_comments(make_api: MakeApi) -> None:
     with make_api(stream_keepalive_s=0.05, stream_poll_s=0.02) as api, api.client(api.new_key()[1]) as client:
         job_id = new_job(client)
@@ -165,8 +256,8 @@ def test_a_slow_client_is_not_buffered_for(make_api: MakeApi, monkeypatch: pytes
     pages: list[int] = []
     page = events.page
 
-    def counting(tx: Any, job_id: str, *, after: int, limit: int) -> Any:
-        found = page(tx, job_id, after=after, limit=limit)
+    def counting(*given: Any, **named: Any) -> Any:
+        found = page(*given, **named)
         pages.append(len(found))
         return found
 

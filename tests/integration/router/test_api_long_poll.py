@@ -27,16 +27,14 @@ def new_job(client: httpx.Client) -> str:
 class Waiting:
     """A request that waits, in a thread of its own."""
 
-    def __init__(self, api: Api, client: httpx.Client, job_id: str, wait_s: float = LONG_S) -> None:
-        self._key = client.headers["authorization"].removeprefix("Bearer ")
-        self._api, self._path = api, f"/v1/jobs/{job_id}?wait_s={wait_s}"
+    def __init__(self, client: httpx.Client, job_id: str, wait_s: float = LONG_S) -> None:
+        self._client, self._path = client, f"/v1/jobs/{job_id}?wait_s={wait_s}"
         self._answers: list[httpx.Response] = []
         self.thread = threading.Thread(target=self._ask)
         self.thread.start()
 
     def _ask(self) -> None:
-        with self._api.client(self._key) as own:
-            self._answers.append(own.get(self._path))
+        self._answers.append(self._client.get(self._path))
 
     @property
     def answered(self) -> bool:
@@ -55,7 +53,7 @@ def open_streams(client: httpx.Client, number: int) -> None:
 def test_it_is_answered_as_soon_as_the_job_has_ended_or_waits(api: Api, client: httpx.Client, action: str, status: str) -> None:
     job_id = new_job(client)
     began = time.monotonic()
-    waiting = Waiting(api, client, job_id)
+    waiting = Waiting(client, job_id)
     open_streams(client, 1)
     with api.database.transaction() as tx:
         events.append(tx, job_id, NewEvent(EventType.PLAN_UPDATED, {}))
@@ -73,7 +71,7 @@ def test_it_is_answered_as_soon_as_the_job_has_ended_or_waits(api: Api, client: 
 
 def test_at_the_end_of_the_time_it_is_answered_as_it_stands(api: Api, client: httpx.Client) -> None:
     job_id = new_job(client)
-    waiting = Waiting(api, client, job_id, 0.5)
+    waiting = Waiting(client, job_id, 0.5)
     with api.database.transaction() as tx:
         events.append(tx, job_id, NewEvent(EventType.PLAN_UPDATED, {}))
     answer = waiting.answer().json()
@@ -83,7 +81,7 @@ def test_at_the_end_of_the_time_it_is_answered_as_it_stands(api: Api, client: ht
 def test_a_wait_that_is_over_before_it_was_looked_at_goes_on(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     with make_api(stream_poll_s=0.02) as api, api.client(api.new_key()[1]) as client:
         job_id = new_job(client)
-        waiting = Waiting(api, client, job_id)
+        waiting = Waiting(client, job_id)
         open_streams(client, 1)
         get = jobs.get
         resumed: list[str] = []
@@ -120,7 +118,7 @@ def test_many_wait_for_the_price_of_one_look_a_tick_and_of_no_thread(make_api: M
     monkeypatch.setattr(events, "heads", counting)
     with make_api(stream_poll_s=0.1) as api, api.client(api.new_key()[1]) as client:
         job_id = new_job(client)
-        waiting = [Waiting(api, client, job_id) for _ in range(45)]  # more than there are threads for requests
+        waiting = [Waiting(client, job_id) for _ in range(45)]  # more than there are threads for requests
         open_streams(client, 45)
         looks, began = len(asked), time.monotonic()
         wait_until(lambda: len(asked) >= looks + 5, "five looks")
@@ -137,7 +135,7 @@ def test_waits_count_as_streams_and_a_client_that_leaves_gives_its_place_back(ma
         with pytest.raises(httpx.ReadTimeout):
             client.get(f"/v1/jobs/{job_id}", params={"wait_s": LONG_S}, timeout=0.3)
         open_streams(client, 0)
-        waiting = Waiting(api, client, job_id)
+        waiting = Waiting(client, job_id)
         open_streams(client, 1)
         for path in (f"/v1/jobs/{job_id}?wait_s=1", f"/v1/jobs/{job_id}/events?stream=true"):
             refused = client.get(path)
@@ -150,7 +148,7 @@ def test_waits_count_as_streams_and_a_client_that_leaves_gives_its_place_back(ma
 
 def test_a_router_that_stops_answers_at_once(make_api: MakeApi) -> None:
     with make_api(stream_poll_s=0.02) as api, api.client(api.new_key()[1]) as client:
-        waiting = Waiting(api, client, new_job(client))
+        waiting = Waiting(client, new_job(client))
         open_streams(client, 1)
         began = time.monotonic()
         api.server.should_exit = True
