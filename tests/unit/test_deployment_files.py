@@ -162,10 +162,9 @@ def test_make_env_writes_new_passwords_once(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == text
 
 
-def test_settings_page_is_current() -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "settings_doc.py", "--check"], capture_output=True, text=True, check=False, timeout=60
-    )
+@pytest.mark.parametrize("script", ["lifecycle_doc.py", "settings_doc.py"])
+def test_generated_pages_are_current(script: str) -> None:
+    done = subprocess.run([sys.executable, ROOT / "scripts" / script, "--check"], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from dualtrack.db import migrations
+from dualtrack.domain.events import EventType
 from dualtrack.domain.lifecycle import TERMINAL, TRANSITIONS, JobStatus, may_become, mermaid
 
 STATUSES = st.sampled_from(list(JobStatus))
@@ -40,6 +41,11 @@ def test_the_picture_shows_every_edge() -> None:
     picture = mermaid()
     for edge in TRANSITIONS:
         assert f"{edge.source} --> {edge.target}: {edge.cause}" in picture
+
+
+def test_every_event_is_explained() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "lifecycle.md").read_text(encoding="utf-8")
+    assert dict(re.findall(r"^\| `([a-z_]+\.[a-z_]+)` \| (.+) \|$", page, re.MULTILINE)).keys() == set(EventType)
 
 
 class Lifecycle(RuleBasedStateMachine):

@@ -46,7 +46,7 @@ TRANSITIONS: Final = (
     Edge(JobStatus.RUNNING, JobStatus.FAILED, "no progress, an error that retries don't mend, or a limit that is to end it"),
     Edge(JobStatus.RUNNING, JobStatus.CANCELLED, "cancel asked for"),
     Edge(JobStatus.RUNNING, JobStatus.EXPIRED, "out of time, where limits are to end it"),
-    Edge(JobStatus.WAITING, JobStatus.FAILED, "what it waited for was refused"),
+    Edge(JobStatus.WAITING, JobStatus.FAILED, "a person had it fail over a call in doubt, or its record can't be read"),
     Edge(JobStatus.WAITING, JobStatus.CANCELLED, "cancel asked for"),
     Edge(JobStatus.WAITING, JobStatus.EXPIRED, "nobody did what it waited for in time"),
 )

@@ -91,10 +91,19 @@ class SandboxLimits(_Frozen):
     """What one command in a sandbox, and a whole session, may use. All are enforced; which one ended a command is reported by name."""
 
     wall_time_s: Seconds = Field(120.0, le=24 * 3600, description="Wall-clock seconds.")
-    cpu_time_s: Positive = Field(120, le=24 * 3600, description="CPU seconds of each process.")
+    cpu_time_s: Positive = Field(
+        120,
+        le=24 * 3600,
+        description="CPU seconds of a command with all its processes, and of all that goes on between two, by the control group; "
+        "of each process by itself too.",
+    )
     memory_bytes: Positive = Field(1 * GIB, description="Memory of the whole command (cgroup) or address space of each process.")
     processes: Positive = Field(128, description="Processes and threads at once.")
-    output_bytes: Positive = Field(1 * MIB, description="Bytes kept of stdout and of stderr each; the rest is counted and dropped.")
+    output_bytes: Positive = Field(
+        1 * MIB,
+        description="Bytes shown of stdout and of stderr each; the rest is kept up to `spool_bytes`, and dropped beyond. "
+        "What writes 64 times as much is killed.",
+    )
     file_bytes: Positive = Field(256 * MIB, description="Largest single file a process may write.")
     open_files: Positive = Field(512, description="Open file descriptors of each process.")
     disk_bytes: Positive = Field(1 * GIB, description="All files of the workspace together, looked at about once a second.")
