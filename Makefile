@@ -38,7 +38,7 @@ format: setup ## Format the code and apply safe fixes
 
 SEED ?= 1
 .PHONY: chaos
-chaos: setup ## Break everything at every point, then at random, and print the fault matrix (SEED=n; half an hour)
+chaos: setup ## Break everything at every point, then at random, and print the fault matrix (SEED=n; a quarter of an hour on two idle cores)
 	@scripts/install-rabbitmq || docker info >/dev/null
 	@$(BIN)/python -m dualtrack.testing.chaos --seed $(SEED) --json .chaos.json $(CHAOS)
 
