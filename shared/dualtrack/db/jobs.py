@@ -39,9 +39,9 @@ _ASKED: Final = (jobs.c.stopping, jobs.c.hold, jobs.c.messages)
 _CHARGE: Final = Update(jobs, _LIVE, *_ASKED)
 _CHARGE_KEYED: Final = Update(jobs, _LIVE, *_ASKED, around=_charging)
 _PROGRESS: Final = Prepared(
-    lambda: select(jobs.c.step, case((jobs.c.summary != "", jobs.c.compacted_through), else_=0).label("summarised_through")).where(
-        jobs.c.id == given("job")
-    )
+    lambda: select(
+        jobs.c.step, case((jobs.c.summary != "", jobs.c.compacted_through), else_=0).label("summarised_through"), jobs.c.messages
+    ).where(jobs.c.id == given("job"))
 )
 _START: Final = Update(jobs, and_(jobs.c.id == given("job"), jobs.c.status == JobStatus.QUEUED.value))
 _OURS: Final = and_(_LIVE, jobs.c.attempt == given("of_attempt"), jobs.c.owner.is_not(None))
@@ -172,6 +172,7 @@ class Progress(NamedTuple):
 
     step: int
     summarised_through: int
+    messages: int
 
 
 def progress(tx: Transaction, job_id: str) -> Progress | None:

@@ -29,6 +29,12 @@ def page(tx: Transaction, job_id: str, *, after: int = 0, limit: int | None = No
     return [message_of(row) for row in tx.connection.execute(statement if limit is None else statement.limit(limit))]
 
 
+def unanswered(tx: Transaction, job_id: str, step: int) -> bool:
+    """Whether something was written to a job since the decision of that step, its last, was begun."""
+    since = messages.c.after_step.is_(None) | (messages.c.after_step == step)
+    return bool(tx.connection.execute(select(select(messages.c.number).where(messages.c.job_id == job_id, since).exists())).scalar_one())
+
+
 def take(tx: Transaction, job_id: str, after_step: int) -> None:
     """Give all messages that were not taken yet their place, after that step."""
     new = update(messages).where(messages.c.job_id == job_id, messages.c.after_step.is_(None))

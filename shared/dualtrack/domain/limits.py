@@ -164,7 +164,8 @@ class PlatformLimits(_Frozen):
     context_steps: int = Field(200, ge=10, description="Steps in context after which the older ones are summarised, however short.")
     summary_chars: int = Field(12_000, ge=1000, description="Longest summary of older steps.")
     history_chars: Positive = Field(
-        64 * MIB, description="Characters of the steps of running jobs that a planner process keeps in memory, to read each only once."
+        64 * MIB,
+        description="Characters of running jobs' steps and messages that a planner process keeps in memory, to read each only once.",
     )
     malformed_actions: Positive = Field(3, description="Malformed model answers in a row before a job fails.")
     children: Positive = Field(20, description="Child jobs that one job may start with `delegate`.")

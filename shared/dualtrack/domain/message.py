@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, StringConstraints
 
@@ -35,10 +35,41 @@ class Message:
     created_at: datetime
 
 
-def by_step(messages: Iterable[Message]) -> dict[int, tuple[str, ...]]:
-    """What was said, oldest first, by the step that it followed (0: before the first); what is not yet taken is left out."""
-    found: dict[int, tuple[str, ...]] = {}
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What was said in a job, in order: what has its place for good, and what was not yet taken."""
+
+    taken: Mapping[int, tuple[str, ...]]
+    """By the step that it followed; 0: before the first."""
+    last_step: int | None
+    """The step that the last of it followed; None: nothing was taken yet."""
+    new: tuple[Message, ...] = ()
+
+    def unanswered(self, step: int) -> bool:
+        """Whether something was said since the decision of that step, the job's last, was begun."""
+        return bool(self.new) or self.last_step == step
+
+    def shown(self, step: int) -> Mapping[int, tuple[str, ...]]:
+        """All of it by step, once what is new is taken up after that step, the job's last."""
+        if not self.new:
+            return self.taken
+        return {**self.taken, step: (*self.taken.get(step, ()), *(message.content for message in self.new))}
+
+
+NOTHING_SAID: Final = Conversation({}, None)
+
+
+def conversation(before: Conversation, messages: Iterable[Message]) -> Conversation:
+    """What was said, with the messages after those taken `before`, in order. Messages are taken in order, so new ones come last."""
+    found: dict[int, list[str]] = {}
+    last, new = before.last_step, []
     for message in messages:
-        if message.after_step is not None:
-            found[message.after_step] = (*found.get(message.after_step, ()), message.content)
-    return found
+        if message.after_step is None:
+            new.append(message)
+        else:
+            found.setdefault(message.after_step, []).append(message.content)
+            last = message.after_step
+    taken = before.taken
+    if found:
+        taken = {**taken, **{step: (*taken.get(step, ()), *texts) for step, texts in found.items()}}
+    return Conversation(taken, last, tuple(new))

@@ -157,7 +157,7 @@ def _create(
     if changes.message is not None:
         steering.write(tx, runtime, jobs.get(tx, job.id), changes.message, by=key_id or "", param="message")
     ended = last is not None and last.finish is not None and all(call.ok for call in last.verifications)
-    if ended and not steering.unanswered(jobs.get(tx, job.id), messages.page(tx, job.id)):
+    if ended and not messages.unanswered(tx, job.id, step):
         raise InvalidRequest(
             f"Step {step} ended the job: add a message that says what is to be done now, or fork from an earlier step.", param="message"
         )

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from opentelemetry.trace import SpanKind
 
-from dualtrack.db import claims, events, jobs, messages, steps
+from dualtrack.db import claims, events, jobs, steps
 from dualtrack.db.engine import Transaction
 from dualtrack.db.prepared import NOW, Later
 from dualtrack.db.rows import job_of
@@ -128,10 +128,10 @@ class Planner:
                 jobs.start(tx, job.id)
                 events.append(tx, job.id, NewEvent(EventType.JOB_STARTED, {}))
             history = self._history.read(tx, job)
-            written = messages.page(tx, job.id) if job.messages else []
+            said = self._history.said(tx, job)
             found = None
-            if not self._gate.closed(tx, job, history, row, unanswered=steering.unanswered(job, written)):
-                found = job, history, steering.take(tx, job, written)
+            if not self._gate.closed(tx, job, history, row, unanswered=said.unanswered(job.step)):
+                found = job, history, steering.take(tx, job, said)
             point(Fault.PLANNER_CLAIM, job.id)
             return found
 

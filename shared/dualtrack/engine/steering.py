@@ -5,7 +5,7 @@ Each under the job's row lock, in the caller's transaction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dualtrack.db import events, messages
@@ -14,7 +14,7 @@ from dualtrack.domain.errors import Conflict, TooLarge
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
-from dualtrack.domain.message import Message, by_step
+from dualtrack.domain.message import Conversation, Message
 from dualtrack.domain.waiting import Hold, WaitReason
 from dualtrack.engine import flow
 from dualtrack.engine.runtime import Runtime
@@ -71,21 +71,13 @@ def write(tx: Transaction, runtime: Runtime, job: Job, content: str, *, by: str,
     return message
 
 
-def unanswered(job: Job, said: Sequence[Message]) -> bool:
-    """Whether something was written to a job since its last decision was begun: then it neither succeeds nor is given up."""
-    return any(message.after_step is None or message.after_step == job.step for message in said)
-
-
-def take(tx: Transaction, job: Job, said: Sequence[Message]) -> dict[int, tuple[str, ...]]:
+def take(tx: Transaction, job: Job, said: Conversation) -> Mapping[int, Sequence[str]]:
     """Take up what is new for the decision that is about to begin; all that was said, by the step that it followed.
 
     A place given once is never changed, so a decision that is tried again sees the same, and what came since after it.
     """
-    new = [message.number for message in said if message.after_step is None]
-    if new:
+    if said.new:
         messages.take(tx, job.id, job.step)
-        events.append(tx, job.id, NewEvent(EventType.MESSAGE_TAKEN, {"numbers": new, "after_step": job.step}))
-    shown = by_step(said)
-    if new:
-        shown[job.step] = (*shown.get(job.step, ()), *(message.content for message in said if message.after_step is None))
-    return shown
+        data = {"numbers": [message.number for message in said.new], "after_step": job.step}
+        events.append(tx, job.id, NewEvent(EventType.MESSAGE_TAKEN, data))
+    return said.shown(job.step)

@@ -184,3 +184,35 @@ def test_what_can_not_be_written(make: Make) -> None:
     with pytest.raises(Conflict, match="ended"):
         write(stepper, job, "z")
     assert placed(stepper, job) == [("x" * 10, None), ("y", None)]
+
+
+def test_messages_are_read_once_however_many_there_are(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    page = messages.page
+
+    def counted(*arguments: Any, **more: Any) -> list[Message]:
+        found = page(*arguments, **more)
+        read.append(len(found))
+        return found
+
+    model = ScriptedModel([shell(f"echo {n}") for n in range(5)] + [finish()], on_decide=at({3: lambda: write(stepper, job, "late")}))
+    stepper = make(model)
+    job = stepper.submit()
+    for n in range(40):
+        write(stepper, job, f"message {n}")
+    monkeypatch.setattr(messages, "page", counted)
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+    texts = tuple(f"message {n}" for n in range(40))
+    assert said(model.requests[-1]) == (texts, [(), (), ("late",), (), ()])
+    assert [request.messages for request in model.requests] == [texts] * 6
+    assert [count for count in read if count] == [40, 40, 40, 1, 1]  # before the claim, in it, once they are taken; the late one likewise
+
+
+def test_messages_that_there_is_no_room_to_keep_are_shown_all_the_same(make: Make) -> None:
+    model = ScriptedModel([shell("echo 1"), shell("echo 2"), finish()])
+    stepper = make(model, history_chars=2000)
+    job = stepper.submit()
+    for n in range(3):
+        write(stepper, job, f"{n}" * 1000)
+    assert stepper.run(job).status is JobStatus.SUCCEEDED
+    assert [[text[0] for text in request.messages] for request in model.requests] == [["0", "1", "2"]] * 3
