@@ -87,10 +87,13 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends libseccomp2 \
     && rm -rf /var/lib/apt/lists/* \
     && install --directory --owner=10001 --group=10001 --mode=0711 /workspaces
+# `kubernetes`: for sandboxes as pods of a cluster.
+ARG EXECUTOR_EXTRA
 RUN --mount=type=cache,target=/root/.cache/uv \
     --mount=type=bind,from=uv,source=/usr/local/bin/uv,target=/usr/local/bin/uv \
     --mount=type=bind,from=sources,target=/src \
-    ${UV_SYNC} --package dualtrack-executor --refresh-package dualtrack --refresh-package dualtrack-executor
+    ${UV_SYNC} --package dualtrack-executor ${EXECUTOR_EXTRA:+--extra ${EXECUTOR_EXTRA}} \
+    --refresh-package dualtrack --refresh-package dualtrack-executor
 WORKDIR /
 USER 10001:10001
 ENV DUALTRACK_SANDBOX__WORKSPACES=/workspaces

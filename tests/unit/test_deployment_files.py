@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,21 @@ def test_only_the_executor_is_granted_more_and_it_gets_no_model_variables(compos
         assert not service.get("privileged"), name
     assert compose["services"]["executor"]["networks"] == ["data"]
     assert compose["networks"]["data"] == {"internal": True}
+
+
+def test_every_service_of_ours_reads_the_file_of_settings(compose: dict[str, Any]) -> None:
+    for name in OURS:
+        service = compose["services"][name]
+        (config,) = service["configs"]
+        assert service["environment"]["DUALTRACK_CONFIG"] == config["target"], name
+
+
+def test_the_executors_image_can_have_its_extra() -> None:
+    extras = tomllib.loads((ROOT / "services" / "executor" / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    assert set(extras) == {"kubernetes"}
+    assert "${EXECUTOR_EXTRA:+--extra ${EXECUTOR_EXTRA}}" in (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
 def test_no_secret_has_a_default(compose: dict[str, Any]) -> None:
