@@ -50,7 +50,7 @@ class _Router:
             return httpx.Response(200, json={"object": "list", "data": [self.answer], "has_more": False, "next_cursor": None})
         if request.url.path.startswith(f"/v1/approvals/{_ID}"):
             return httpx.Response(200, json=self.answer)
-        return httpx.Response(409, json={"error": {"message": "Too late, it is decided: denied.", "code": "conflict"}})
+        return httpx.Response(409, json={"error": {"message": "Too late, it is decided: denied.", "code": "approval_decided"}})
 
     @property
     def last(self) -> tuple[str, str, Any]:

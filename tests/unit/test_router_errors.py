@@ -149,3 +149,12 @@ def test_the_docs_list_every_code_with_its_status() -> None:
     page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
     listed = dict(re.findall(r"^\| `([a-z_]+)` \| (\d{3}) \|", page, re.MULTILINE))
     assert listed == {code: str(status) for code, status in errors.STATUS.items()}
+
+
+def test_every_conflict_has_a_code_of_its_own_that_a_program_can_tell_from_the_others() -> None:
+    ours = {cls for cls in _family(domain.Conflict) if cls.__module__.startswith("dualtrack.domain")}
+    codes = {cls.code for cls in ours}
+    assert len(ours) == len(codes) > 15
+    for cls in ours:
+        assert errors.status_of(cls("Not now.", param="step")) == 409
+        assert errors.shape(cls("Not now.", param="step"))["error"]["param"] == "step"

@@ -10,7 +10,8 @@ from pydantic import AwareDatetime
 from dualtrack.db import clock, idempotency, schedules
 from dualtrack.db.engine import Transaction
 from dualtrack.domain import cron
-from dualtrack.domain.errors import Conflict, DualtrackError, NotFound
+from dualtrack.domain.conflicts import LimitReached
+from dualtrack.domain.errors import DualtrackError, NotFound
 from dualtrack.domain.ids import is_id, new_id
 from dualtrack.domain.job import JobSpec
 from dualtrack.domain.schedule import Schedule
@@ -52,7 +53,9 @@ def add(spec: ScheduleSpec, caller: CallerDep, services: ServicesDep, response: 
 
     def create() -> str:
         if schedules.count(tx, caller.tenant_id) >= runtime.limits.schedules:
-            raise Conflict(f"There are {runtime.limits.schedules} schedules already, the most there may be (limits.schedules): remove one.")
+            raise LimitReached(
+                f"There are {runtime.limits.schedules} schedules already, the most there may be (limits.schedules): remove one."
+            )
         schedule_id = new_id("sched")
         values = spec.model_dump(mode="json", exclude={"job"})
         more = {"id": schedule_id, "tenant_id": caller.tenant_id, "key_id": caller.key_id, "spec": _stored(runtime, job)}

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Path, Response
 from fastapi.responses import PlainTextResponse
 
 from dualtrack.db import jobs, steps
-from dualtrack.domain.errors import Conflict, NotFound
+from dualtrack.domain.conflicts import CallNotEnded
+from dualtrack.domain.errors import NotFound
 from dualtrack.domain.ids import is_id
 from dualtrack.domain.lifecycle import CALL_TERMINAL
 from dualtrack.engine import observations
@@ -60,7 +61,7 @@ def observation(
         jobs.get(tx, known, tenant_id=caller.tenant_id)
         call = steps.readable_call(tx, call_id, job_id=known)
     if call.status not in CALL_TERMINAL:
-        raise Conflict("The call has not ended, so there is no observation yet.", param="call_id")
+        raise CallNotEnded("The call has not ended, so there is no observation yet.", param="call_id")
     with missing_told():
         text = observations.read(services.runtime, known, call_id)
     return PlainTextResponse(text, headers={"X-Content-Type-Options": "nosniff"})

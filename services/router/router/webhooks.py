@@ -7,7 +7,8 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Path, Query, Response
 
 from dualtrack.db import deliveries, idempotency, webhooks
-from dualtrack.domain.errors import Conflict, NotFound
+from dualtrack.domain.conflicts import LimitReached, WebhookDisabled
+from dualtrack.domain.errors import NotFound
 from dualtrack.domain.ids import Kind, is_id, new_id
 from dualtrack.domain.webhook import DeliveryStatus, Webhook
 from dualtrack.net import guard
@@ -50,7 +51,9 @@ def add(spec: WebhookSpec, caller: CallerDep, services: ServicesDep, response: R
 
     def create() -> str:
         if webhooks.count(tx, caller.tenant_id) >= runtime.limits.webhooks:
-            raise Conflict(f"There are {runtime.limits.webhooks} webhooks already, the most there may be (limits.webhooks): remove one.")
+            raise LimitReached(
+                f"There are {runtime.limits.webhooks} webhooks already, the most there may be (limits.webhooks): remove one."
+            )
         webhook_id = new_id("wh")
         webhooks.add(
             tx,
@@ -184,7 +187,7 @@ def redeliver(webhook_id: WebhookId, delivery_id: DeliveryId, caller: CallerDep,
     """The same body under the same `webhook-id`, tried for another 24 hours; whether or not it was delivered before."""
     webhook = _webhook(services, webhook_id, caller.tenant_id)
     if webhook.disabled_at is not None:
-        raise Conflict('The webhook is disabled: enable it first (PATCH with "disabled": false).')
+        raise WebhookDisabled('The webhook is disabled: enable it first (PATCH with "disabled": false).')
     known = _known(delivery_id, "msg")
     with services.runtime.database.transaction() as tx:
         deliveries.get(tx, known, webhook_id=webhook.id)

@@ -11,7 +11,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from dualtrack.db.engine import Transaction
 from dualtrack.db.hook_tables import deliveries
-from dualtrack.domain.errors import Conflict, NotFound
+from dualtrack.domain.conflicts import DeliveryUnderWay
+from dualtrack.domain.errors import NotFound
 from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.webhook import Delivery, DeliveryStatus, NoticeType
 
@@ -90,13 +91,13 @@ def redeliver(tx: Transaction, delivery_id: str) -> None:
     """Send it again from now on, with the same id, as if it were new.
 
     Raises:
-        Conflict: an attempt is under way.
+        DeliveryUnderWay: an attempt is under way.
     """
     idle = (deliveries.c.id == delivery_id) & (deliveries.c.lease_until.is_(None) | (deliveries.c.lease_until < _NOW))
     again = {"status": DeliveryStatus.PENDING.value, "tries": 0, "due_at": func.now(), "since": func.now()}
     statement = update(deliveries).where(idle).values(again | {"lease_until": None, "finished_at": None})
     if tx.connection.execute(statement).rowcount != 1:
-        raise Conflict("It is being sent just now: look again in a moment.")
+        raise DeliveryUnderWay("It is being sent just now: look again in a moment.")
 
 
 def get(tx: Transaction, delivery_id: str, *, webhook_id: str) -> Delivery:

@@ -13,7 +13,15 @@ from typing import Any, Final
 from dualtrack.db import approvals, events, jobs, steps
 from dualtrack.db.engine import Transaction
 from dualtrack.domain.approval import Approval, Resolution, arguments_sha256
-from dualtrack.domain.errors import Conflict, InvalidRequest, TooLarge
+from dualtrack.domain.conflicts import (
+    ApprovalDecided,
+    ApprovalExpired,
+    ApprovalWithdrawn,
+    JobStopping,
+    OtherApprovalKind,
+    OtherArguments,
+)
+from dualtrack.domain.errors import InvalidRequest, TooLarge
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.ids import new_id
 from dualtrack.domain.job import Job
@@ -85,7 +93,7 @@ class Decisions:
 
     Raises (every method):
         NotFound: there is no such approval in this tenant.
-        Conflict: it was decided another way, has expired, is of another kind, or its job was told to stop.
+        ApprovalDecided, ApprovalExpired, ApprovalWithdrawn, OtherApprovalKind, JobStopping: it can no longer, or not so, be decided.
         TooLarge: a text has more than `limits.approval_chars` characters.
     """
 
@@ -103,7 +111,7 @@ class Decisions:
 
         Raises:
             InvalidRequest: `arguments` don't fit the tool's schema, or a policy denies them.
-            Conflict: `sha256` is not that of the arguments asked about.
+            OtherArguments: `sha256` is not that of the arguments asked about.
         """
         self._short(note, "note")
         with self._runtime.database.transaction() as tx:
@@ -111,7 +119,7 @@ class Decisions:
             job = jobs.get(tx, asked.job_id)
         _of_kind(asked, ApprovalKind.CALL)
         if sha256 is not None and sha256.lower() != asked.arguments_sha256:
-            raise Conflict("These are not the arguments that you approve: show the approval again.", param="arguments_sha256")
+            raise OtherArguments("These are not the arguments that you approve: show the approval again.", param="arguments_sha256")
         values: dict[str, Any] = {"note": note}
         edited = None if arguments is None else arguments_sha256(arguments)
         if edited == asked.arguments_sha256:
@@ -222,7 +230,7 @@ def expire(tx: Transaction, runtime: Runtime, job: Job) -> bool:
 
 def _of_kind(asked: Approval, *kinds: ApprovalKind) -> None:
     if asked.kind not in kinds:
-        raise Conflict(f"This approval is of kind {asked.kind}: {_HOW[asked.kind]}.", param="approval_id")
+        raise OtherApprovalKind(f"This approval is of kind {asked.kind}: {_HOW[asked.kind]}.", param="approval_id")
 
 
 def _undecided(job: Job, now: Approval, *, same: bool) -> bool:
@@ -230,13 +238,14 @@ def _undecided(job: Job, now: Approval, *, same: bool) -> bool:
     if same:
         return False
     if now.status is ApprovalStatus.WITHDRAWN:
-        raise Conflict(f"Too late, it is withdrawn: the job {_end(job)}.", param="approval_id")
+        raise ApprovalWithdrawn(f"Too late, it is withdrawn: the job {_end(job)}.", param="approval_id")
+    if now.status is ApprovalStatus.EXPIRED or (now.status is ApprovalStatus.PENDING and now.lapsed):
+        raise ApprovalExpired(f"Too late: it expired at {now.expires_at.isoformat(timespec='seconds')}.", param="approval_id")
     if now.status is not ApprovalStatus.PENDING:
-        raise Conflict(f"Too late, it is decided: {now.status}{' with other arguments' if now.edited_sha256 else ''}.", param="approval_id")
-    if now.lapsed:
-        raise Conflict(f"Too late: it expired at {now.expires_at.isoformat(timespec='seconds')}.", param="approval_id")
+        edited = " with other arguments" if now.edited_sha256 else ""
+        raise ApprovalDecided(f"Too late, it is decided: {now.status}{edited}.", param="approval_id")
     if job.stopping is not None:
-        raise Conflict(f"The job was told to stop and will be {job.stopping}.", param="approval_id")
+        raise JobStopping(f"The job was told to stop and will be {job.stopping}.", param="approval_id")
     return True
 
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from dualtrack.db import approvals, events, jobs, presence, steps
 from dualtrack.db.engine import Transaction
-from dualtrack.domain.errors import Conflict, DualtrackError
+from dualtrack.domain.conflicts import JobEnded
+from dualtrack.domain.errors import DualtrackError
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus
@@ -102,12 +103,12 @@ def request_stop(tx: Transaction, job: Job, target: JobStatus, *, by: str, why: 
     """Tell a job (its row locked) to stop; it ends at once where nobody is working on it. Whether this call told it so first.
 
     Raises:
-        Conflict: the job has ended already, other than by this same stop.
+        JobEnded: the job has ended already, other than by this same stop.
     """
     if job.status in TERMINAL:
         if job.status is target:
             return False
-        raise Conflict(f"The job has already ended: {job.status}.")
+        raise JobEnded(f"The job has already ended: {job.status}.")
     if job.stopping is not None:
         return False
     jobs.change(tx, job.id, {"stopping": target.value})

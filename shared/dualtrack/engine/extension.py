@@ -5,7 +5,7 @@ from __future__ import annotations
 from dualtrack.db import events, jobs
 from dualtrack.db.engine import Transaction
 from dualtrack.domain.budgets import extended
-from dualtrack.domain.errors import Conflict
+from dualtrack.domain.conflicts import JobEnded, JobStopping
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import TERMINAL
@@ -19,15 +19,15 @@ def extend(tx: Transaction, runtime: Runtime, job: Job, change: LimitsChange, *,
     """Give a live job (its row locked) higher limits; one that waits for a budget goes on where they leave room.
 
     Raises:
-        Conflict: it has ended, or was told to stop.
+        JobEnded, JobStopping: it has ended, or was told to.
         InvalidRequest: a limit would be lowered; `param` names it.
     """
     if job.status in TERMINAL:
-        raise Conflict(
+        raise JobEnded(
             f"The job has ended ({job.status}), so its limits can't be raised: POST /v1/jobs/{job.id}/retry or /fork goes on in a new one."
         )
     if job.stopping is not None:
-        raise Conflict(f"The job was told to stop and will be {job.stopping}.")
+        raise JobStopping(f"The job was told to stop and will be {job.stopping}.")
     limits = extended(job.limits, change)
     if limits != job.limits:
         more_s = limits.wall_time_s - job.limits.wall_time_s

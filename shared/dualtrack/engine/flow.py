@@ -15,6 +15,7 @@ from sqlalchemy import func
 from dualtrack.db import approvals, events, jobs, steps
 from dualtrack.db.engine import Transaction
 from dualtrack.db.prepared import NOW, Later
+from dualtrack.domain.conflicts import JobEnded, JobStopping
 from dualtrack.domain.errors import Conflict
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
@@ -107,7 +108,7 @@ def hold(tx: Transaction, runtime: Runtime, job: Job, why: Hold, *, by: str) -> 
     """Ask a job (its row locked) to stop at its next boundary; at once where nobody is at work on it. Whether this call asked first.
 
     Raises:
-        Conflict: the job has ended or was told to stop.
+        JobEnded, JobStopping: it has ended or was told to.
     """
     require_live(job)
     if job.hold is not None and (job.hold, why) != (Hold.PARENT, Hold.PAUSED):
@@ -125,7 +126,7 @@ def release(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> None:
     The parent is only read: should it change right now, the scheduler finds that.
 
     Raises:
-        Conflict: it has ended, was told to stop, or is not held.
+        JobEnded, JobStopping; Conflict: it is not held.
     """
     require_live(job)
     if job.hold is None:
@@ -142,11 +143,11 @@ def release(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> None:
 
 
 def require_live(job: Job) -> None:
-    """Raise `Conflict` where a job has ended or was told to stop: nothing can be asked of it any more."""
+    """Raise `JobEnded` or `JobStopping` where a job has ended or was told to: nothing can be asked of it any more."""
     if job.status in TERMINAL:
-        raise Conflict(f"The job has already ended: {job.status}.")
+        raise JobEnded(f"The job has already ended: {job.status}.")
     if job.stopping is not None:
-        raise Conflict(f"The job was told to stop and will be {job.stopping}.")
+        raise JobStopping(f"The job was told to stop and will be {job.stopping}.")
 
 
 def _hold_for_parent(tx: Transaction, runtime: Runtime, job: Job, by: str) -> None:

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from dualtrack.db import events, forks, idempotency, jobs, messages, steps, webhooks
 from dualtrack.db.engine import Transaction
 from dualtrack.db.idempotency import RequestKey
-from dualtrack.domain.errors import Conflict, InvalidRequest
+from dualtrack.domain.conflicts import JobNotEnded, JobSucceeded, StepCutShort, StepNotEnded
+from dualtrack.domain.errors import InvalidRequest
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.forking import Changes, changed, cut_short, retry_step
 from dualtrack.domain.ids import new_id
@@ -43,16 +44,16 @@ def retry(
     """Go on, as a new job, from the step of an ended job from which that makes sense (`domain.forking.retry_step`).
 
     Raises:
-        Conflict: the job has not ended, or has succeeded.
+        JobNotEnded, JobSucceeded: there is nothing to retry.
         NotFound, InvalidRequest, …: as `fork`.
     """
     limits = runtime.limits
     with runtime.database.transaction() as tx:
         source = jobs.get(tx, job_id, tenant_id=tenant_id)
         if source.status not in TERMINAL:
-            raise Conflict(f"The job has not ended: it is {source.status}. Cancel it first, or fork it from a step of your choice.")
+            raise JobNotEnded(f"The job has not ended: it is {source.status}. Cancel it first, or fork it from a step of your choice.")
         if source.status is JobStatus.SUCCEEDED:
-            raise Conflict("The job has succeeded: there is nothing to retry. Fork it from a step of your choice to go on from there.")
+            raise JobSucceeded("The job has succeeded: there is nothing to retry. Fork it from a step of your choice to go on from there.")
         last = max(limits.same_failure, limits.malformed_actions) + _MARGIN
         step = retry_step(steps.page(tx, source.id, after=max(0, source.step - last)), source.reason)
     return fork(
@@ -83,7 +84,7 @@ def fork(
     Raises:
         NotFound: there is no such job.
         InvalidRequest: there is no such step, or the changes do not fit; naming the field.
-        Conflict: the step has not ended yet, or was cut short; naming `step`.
+        StepNotEnded, StepCutShort: naming `step`.
         IdempotencyMismatch: the key was used with another request.
         StorageUnavailable, DatabaseUnavailable: nothing was done.
     """
@@ -170,9 +171,9 @@ def _last_step(tx: Transaction, source: Job, step: int) -> Step | None:
         return None
     (found,) = steps.page(tx, source.id, after=step - 1, limit=1)
     if any(call.status not in CALL_TERMINAL for call in found.calls):
-        raise Conflict(f"Step {step} has not ended yet: its calls are still open. Fork from step {step - 1}, or wait.", param="step")
+        raise StepNotEnded(f"Step {step} has not ended yet: its calls are still open. Fork from step {step - 1}, or wait.", param="step")
     if cut_short(found):
-        raise Conflict(f"Step {step} was cut short: not all of its calls were made. Fork from step {step - 1}.", param="step")
+        raise StepCutShort(f"Step {step} was cut short: not all of its calls were made. Fork from step {step - 1}.", param="step")
     return found
 
 

@@ -10,7 +10,8 @@ from typing import Final
 
 from dualtrack.db import events, messages
 from dualtrack.db.engine import Transaction
-from dualtrack.domain.errors import Conflict, TooLarge
+from dualtrack.domain.conflicts import JobWaits, LimitReached, ParentHeld
+from dualtrack.domain.errors import TooLarge
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
@@ -30,10 +31,10 @@ def pause(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> None:
     """Ask a job (its row locked) to start nothing more and wait; what runs is finished first. Asking again changes nothing.
 
     Raises:
-        Conflict: it has ended, was told to stop, or waits for its budget.
+        JobEnded, JobStopping; JobWaits: for its budget.
     """
     if job.stopping is None and job.hold is Hold.BUDGET:
-        raise Conflict("The job has reached a limit and starts nothing more by itself: extend the limit to go on, or cancel the job.")
+        raise JobWaits("The job has reached a limit and starts nothing more by itself: extend the limit to go on, or cancel the job.")
     flow.hold(tx, runtime, job, Hold.PAUSED, by=by)
 
 
@@ -41,23 +42,23 @@ def resume(tx: Transaction, runtime: Runtime, job: Job, *, by: str) -> None:
     """Let a paused job (its row locked) go on; one that is at work already is left alone.
 
     Raises:
-        Conflict: it has ended, was told to stop, or waits for something other than this.
+        JobEnded, JobStopping; JobWaits, ParentHeld: it waits for something other than this.
     """
     flow.require_live(job)
     if job.hold is Hold.PAUSED:
         flow.release(tx, runtime, job, by=by)
     elif job.hold is Hold.PARENT:
-        raise Conflict(f"The job is held because its parent is: resume or extend {job.parent_id}.")
+        raise ParentHeld(f"The job is held because its parent is: resume or extend {job.parent_id}.")
     elif job.hold is Hold.BUDGET or job.status is JobStatus.WAITING:
         reason = WaitReason.BUDGET if job.hold is Hold.BUDGET else WaitReason(str(job.reason))
-        raise Conflict(f"The job is not paused, it waits ({reason}): {_TO_DO.get(reason, 'see its message')}, or cancel the job.")
+        raise JobWaits(f"The job is not paused, it waits ({reason}): {_TO_DO.get(reason, 'see its message')}, or cancel the job.")
 
 
 def write(tx: Transaction, runtime: Runtime, job: Job, content: str, *, by: str, param: str = "content") -> Message:
     """Write a message to a live job (its row locked). It is shown to the model from the next decision that is begun.
 
     Raises:
-        Conflict: the job has ended, was told to stop, or has had as many messages as it may.
+        JobEnded, JobStopping; LimitReached: the job has had as many messages as it may.
         TooLarge: the message is too long; naming `param`.
     """
     limits = runtime.limits
@@ -65,7 +66,7 @@ def write(tx: Transaction, runtime: Runtime, job: Job, content: str, *, by: str,
         raise TooLarge(f"A message may have {limits.message_chars} characters (limits.message_chars).", param=param)
     flow.require_live(job)
     if job.messages >= limits.messages:
-        raise Conflict(f"The job has had {job.messages} messages, as many as it may (limits.messages).")
+        raise LimitReached(f"The job has had {job.messages} messages, as many as it may (limits.messages).")
     message = messages.add(tx, job.id, content=content, by=by)
     events.append(tx, job.id, NewEvent(EventType.MESSAGE_ADDED, {"number": message.number, "content": content, "by": by}))
     return message

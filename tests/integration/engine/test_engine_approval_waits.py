@@ -8,6 +8,7 @@ from sqlalchemy import func, update
 from dualtrack.db import jobs
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import jobs as jobs_table
+from dualtrack.domain.conflicts import ApprovalExpired, ApprovalWithdrawn
 from dualtrack.domain.errors import Conflict
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.waiting import Hold
@@ -22,14 +23,14 @@ def test_nobody_decides_in_time(make: Make, database: Database, sandbox: Countin
     job = submit(stepper)
     (first, second) = asked(stepper, job)
     lapse(database)
-    with pytest.raises(Conflict, match="expired"):
+    with pytest.raises(ApprovalExpired, match="expired"):
         decisions(stepper).approve(first.id)
     stepper.scheduler.tick()
     assert [call.ok for call in stepper.steps(job)[0].calls] == [False, False]
     assert stepper.run(job).status is JobStatus.SUCCEEDED
     assert "nobody decided in time" in stepper.steps(job)[0].calls[0].preview
     assert sandbox.ran == []
-    with pytest.raises(Conflict, match="expired"):
+    with pytest.raises(ApprovalExpired, match="expired"):
         decisions(stepper).deny(second.id, reason="late")
     assert event(stepper, job, "approval.decided")["by"] == "scheduler"
 
@@ -67,7 +68,7 @@ def test_a_job_that_ends_withdraws_what_it_asked(make: Make, sandbox: CountingSa
     (request,) = asked(stepper, job)
     cancel(stepper, job)
     assert types(stepper, job)[-3:] == ["approval.decided", "call.cancelled", "job.cancelled"]
-    with pytest.raises(Conflict, match=r"withdrawn: the job has ended: cancelled\.$"):
+    with pytest.raises(ApprovalWithdrawn, match=r"withdrawn: the job has ended: cancelled\.$"):
         decisions(stepper).approve(request.id)
     settle_down(stepper)
     assert sandbox.ran == []

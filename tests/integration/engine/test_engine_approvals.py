@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from dualtrack.domain.approval import arguments_sha256
+from dualtrack.domain.conflicts import ApprovalDecided, OtherArguments
 from dualtrack.domain.errors import Conflict, InvalidRequest, NotFound, TooLarge
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.domain.waiting import ApprovalStatus
@@ -107,7 +108,7 @@ def test_the_agent_reads_why_it_was_denied(make: Make, sandbox: CountingSandbox)
     by = decisions(stepper)
     denied = by.deny(request.id, reason="the data is needed")
     assert by.deny(request.id, reason="again") == denied
-    with pytest.raises(Conflict, match="denied"):
+    with pytest.raises(ApprovalDecided, match="denied"):
         by.approve(request.id)
     assert stepper.run(job).status is JobStatus.SUCCEEDED
     assert model.requests[1].steps[0].calls[0].observation == "Denied by a person, not run: the data is needed"
@@ -127,7 +128,7 @@ def test_edited_arguments_are_checked_run_and_recorded(make: Make, sandbox: Coun
         by.approve(request.id, arguments={"command": "sudo ls"})
     with pytest.raises(TooLarge):
         by.approve(request.id, arguments={"command": "x" * 300_000})
-    with pytest.raises(Conflict, match="not the arguments"):
+    with pytest.raises(OtherArguments, match="not the arguments"):
         by.approve(request.id, sha256="0" * 64)
     edited = {"command": "echo edited"}
     approved = by.approve(request.id, sha256=request.arguments_sha256, arguments=edited)

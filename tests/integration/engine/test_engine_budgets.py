@@ -13,6 +13,7 @@ from dualtrack.db import jobs
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import jobs as jobs_table
 from dualtrack.domain.budgets import Shortage
+from dualtrack.domain.conflicts import JobEnded
 from dualtrack.domain.errors import Conflict, DatabaseUnavailable, InvalidRequest
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus, Phase
@@ -108,7 +109,7 @@ def test_a_running_job_is_extended_before_it_waits_and_an_ended_one_never(make: 
     assert extend(stepper, job, steps=9).limits.steps == 9
     job = stepper.run(job)
     assert "job.waiting" not in types(stepper, job)
-    with pytest.raises(Conflict, match="retry or /fork"):
+    with pytest.raises(JobEnded, match="retry or /fork"):
         extend(stepper, job, steps=20)
     failed = stepper.run(stepper.submit("another", limits={"steps": 1, "on_limit": "fail"}))
     assert (failed.status, failed.reason) == (JobStatus.FAILED, "limit_steps")

@@ -12,6 +12,7 @@ from dualtrack.db import approvals
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import approvals as approvals_table
 from dualtrack.domain.approval import Resolution
+from dualtrack.domain.conflicts import OtherApprovalKind
 from dualtrack.domain.errors import AnswerBroken, Conflict, HostUnreachable, StorageUnavailable
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
@@ -155,7 +156,7 @@ def resolve(stepper: Stepper, job: Job, outcome: Resolution, observation: str | 
     other = Resolution.HAPPENED if outcome is not Resolution.HAPPENED else Resolution.RETRY
     with pytest.raises(Conflict):
         decisions.resolve(asked.id, other)
-    with pytest.raises(Conflict, match="resolve it"):
+    with pytest.raises(OtherApprovalKind, match="resolve it"):
         decisions.approve(asked.id)
 
 

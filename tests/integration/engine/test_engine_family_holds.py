@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from dualtrack.db.tables import jobs as jobs_table
-from dualtrack.domain.errors import Conflict
+from dualtrack.domain.conflicts import ParentHeld
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.domain.limits import LimitsChange
 from dualtrack.domain.waiting import Hold
@@ -82,7 +82,7 @@ def test_a_held_child_can_be_paused_for_itself_and_not_resumed_past_its_parent(m
     under_lock(stepper, job, flow.hold, Hold.PAUSED, by="test")
     stepper.scheduler.tick()
     (child,) = kids(stepper, job)
-    with pytest.raises(Conflict, match=job.id):
+    with pytest.raises(ParentHeld, match=job.id):
         under_lock(stepper, child, steering.resume, by="test")
     under_lock(stepper, child, steering.pause, by="test")
     under_lock(stepper, job, steering.resume, by="test")

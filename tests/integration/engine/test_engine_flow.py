@@ -12,7 +12,7 @@ from dualtrack.db import jobs
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import calls as calls_table
 from dualtrack.db.tables import jobs as jobs_table
-from dualtrack.domain.errors import Conflict
+from dualtrack.domain.conflicts import JobEnded, JobStopping, JobWaits
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
 from dualtrack.domain.waiting import Hold
@@ -279,9 +279,9 @@ def test_cancel_ends_a_held_job(make: Make, sandbox: CountingSandbox) -> None:
     pause(stepper, job)
     cancel(stepper, job)
     assert stepper.job(job).status is JobStatus.CANCELLED
-    with pytest.raises(Conflict, match="ended"):
+    with pytest.raises(JobEnded, match="ended"):
         resume(stepper, job)
-    with pytest.raises(Conflict, match="ended"):
+    with pytest.raises(JobEnded, match="ended"):
         pause(stepper, job)
 
     job = stepper.submit("another")
@@ -291,7 +291,7 @@ def test_cancel_ends_a_held_job(make: Make, sandbox: CountingSandbox) -> None:
     def both() -> None:
         pause(stepper, job)
         cancel(stepper, job)
-        with pytest.raises(Conflict, match="told to stop"):
+        with pytest.raises(JobStopping, match="told to stop"):
             resume(stepper, job)
 
     sandbox.before = once(both)
@@ -353,7 +353,7 @@ def test_a_pause_while_waiting_for_approval_outlasts_the_approval(make: Make, da
         tx.connection.execute(update(calls_table).values(held="approval", due_at=None))
         flow.go_on(tx, stepper.runtime, jobs.get(tx, job.id, lock=True))
     assert (stepper.job(job).status, stepper.job(job).reason) == (JobStatus.WAITING, "approval")
-    with pytest.raises(Conflict, match="decide its open approvals"):
+    with pytest.raises(JobWaits, match="decide its open approvals"):
         resume(stepper, job)
     assert paused(pause(stepper, job))
     resume(stepper, job)
@@ -379,5 +379,5 @@ def test_a_job_held_by_its_budget_is_neither_paused_nor_resumed(make: Make) -> N
         assert flow.hold(tx, stepper.runtime, jobs.get(tx, job.id, lock=True), Hold.BUDGET, by="test")
     assert stepper.job(job).reason == "budget"
     for ask in (pause, resume):
-        with pytest.raises(Conflict, match="extend"):
+        with pytest.raises(JobWaits, match="extend"):
             ask(stepper, job)

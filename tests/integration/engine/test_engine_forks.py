@@ -13,7 +13,8 @@ from dualtrack.db import job_lists, jobs, messages
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import artifacts
 from dualtrack.doctor import examination
-from dualtrack.domain.errors import Conflict, DualtrackError, InvalidRequest, NotFound, TooLarge
+from dualtrack.domain.conflicts import JobNotEnded, JobSucceeded, StepCutShort, StepNotEnded
+from dualtrack.domain.errors import DualtrackError, InvalidRequest, NotFound, TooLarge
 from dualtrack.domain.forking import Changes
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
@@ -128,12 +129,12 @@ def test_a_step_that_is_not_over_can_not_be_forked(make: Make) -> None:
     stepper = make([{"calls": [shell("true"), shell("true")]}, finish()])
     source = stepper.submit()
     stepper.ring()
-    with pytest.raises(Conflict, match="not ended") as refused:
+    with pytest.raises(StepNotEnded, match="not ended") as refused:
         fork(stepper, source, 1)
     assert refused.value.param == "step"
     stepper.ring()
     cancel(stepper, source)
-    with pytest.raises(Conflict, match="cut short"):
+    with pytest.raises(StepCutShort, match="cut short"):
         fork(stepper, source, 1)
     with pytest.raises(NotFound):
         forks.fork(stepper.runtime, tenant_id="ten_other", job_id=source.id, step=0, changes=Changes(), known_models=["deep"])
@@ -277,7 +278,7 @@ def test_retry_of_a_job_that_its_provider_failed_keeps_all_of_it(make: Make) -> 
 def test_only_what_ended_badly_is_retried(make: Make) -> None:
     stepper = make([finish()])
     source = stepper.submit()
-    with pytest.raises(Conflict, match="not ended"):
+    with pytest.raises(JobNotEnded, match="not ended"):
         retry(stepper, source)
-    with pytest.raises(Conflict, match="succeeded"):
+    with pytest.raises(JobSucceeded, match="succeeded"):
         retry(stepper, stepper.run(source))

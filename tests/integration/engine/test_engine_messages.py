@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from dualtrack.db import jobs, messages
-from dualtrack.domain.errors import Conflict, TooLarge
+from dualtrack.domain.conflicts import JobEnded, LimitReached
+from dualtrack.domain.errors import TooLarge
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.message import Message
@@ -178,10 +179,10 @@ def test_what_can_not_be_written(make: Make) -> None:
         write(stepper, job, "x" * 11)
     write(stepper, job, "x" * 10)
     write(stepper, job, "y")
-    with pytest.raises(Conflict, match="has had 2 messages"):
+    with pytest.raises(LimitReached, match="has had 2 messages"):
         write(stepper, job, "z")
     cancel(stepper, job)
-    with pytest.raises(Conflict, match="ended"):
+    with pytest.raises(JobEnded, match="ended"):
         write(stepper, job, "z")
     assert placed(stepper, job) == [("x" * 10, None), ("y", None)]
 

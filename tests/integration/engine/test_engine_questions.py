@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dualtrack.db.engine import Database
+from dualtrack.domain.conflicts import OtherApprovalKind
 from dualtrack.domain.errors import Conflict
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.testing.approvals import asked, decisions, lapse, submit
@@ -24,7 +25,7 @@ def test_a_question_waits_for_its_answer(make: Make) -> None:
     (request,) = asked(stepper, job)
     assert (request.message, request.arguments["options"]) == ("Which colour?", ["red", "blue"])
     by = decisions(stepper)
-    with pytest.raises(Conflict, match="answer"):
+    with pytest.raises(OtherApprovalKind, match="answer"):
         by.approve(request.id)
     answered = by.answer(request.id, text="green")
     assert by.answer(request.id, text="green") == answered

@@ -19,7 +19,8 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from dualtrack.db import deliveries, events, jobs, tenants, webhooks
 from dualtrack.db.hook_tables import deliveries as deliveries_table
-from dualtrack.domain.errors import AddressRefused, Conflict
+from dualtrack.domain.conflicts import DeliveryUnderWay
+from dualtrack.domain.errors import AddressRefused
 from dualtrack.domain.ids import new_id
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.lifecycle import JobStatus
@@ -373,7 +374,7 @@ def test_a_sender_that_died_between_sending_and_recording_is_taken_over_and_refu
         dead = deliveries.claim(tx, hooks.runtime.limits)
     assert dead is not None
     assert hooks.send_all() == 0
-    with pytest.raises(Conflict), hooks.runtime.database.transaction() as tx:
+    with pytest.raises(DeliveryUnderWay), hooks.runtime.database.transaction() as tx:
         deliveries.redeliver(tx, dead.id)
     hooks.time_passes(60)
     assert hooks.send_all() == 1

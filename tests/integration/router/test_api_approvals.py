@@ -79,7 +79,7 @@ def test_what_waits_is_listed_shown_and_approved(api: Api, client: httpx.Client,
     approved = decide(client, first, "approve", {"arguments_sha256": first["arguments_sha256"].upper(), "note": "ok"}).json()
     assert (approved["status"], approved["note"], approved["decided_by"]["name"]) == ("approved", "ok", "test")
     assert decide(client, first, "approve").json() == approved
-    assert error(decide(client, first, "deny", {"reason": "no"}), 409)["code"] == "conflict"
+    assert error(decide(client, first, "deny", {"reason": "no"}), 409)["code"] == "approval_decided"
     assert client.get(f"/v1/jobs/{first['job_id']}").json()["status"] == "running"
     assert call_row(api, first).due_at is not None
 

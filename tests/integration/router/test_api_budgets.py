@@ -79,7 +79,7 @@ def test_only_a_live_job_of_ones_own_can_be_extended(api: Api, client: httpx.Cli
         assert stranger.post(f"/v1/jobs/{job_id}/extend", json=body).status_code == 404
     client.post(f"/v1/jobs/{job_id}/cancel")
     answer = client.post(f"/v1/jobs/{job_id}/extend", json=body)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "job_ended")
     assert "/retry or /fork" in answer.json()["error"]["message"]
 
 

@@ -188,7 +188,7 @@ def test_steps_observations_and_artifacts(api: Api) -> None:
         job_id = client.post("/v1/jobs", json={"instructions": "x"}).json()["id"]
         call_id = finished_call(api, tenant, job_id)
         observation = f"/v1/jobs/{job_id}/calls/{call_id}/observation"
-        assert client.get(observation).json()["error"]["code"] == "conflict"
+        assert client.get(observation).json()["error"]["code"] == "call_not_ended"
         api.store.put("observations/x", "alles: größer\n".encode())
         with api.database.transaction() as tx:
             from sqlalchemy import func, update

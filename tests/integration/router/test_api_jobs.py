@@ -245,7 +245,7 @@ def test_a_job_that_ended_otherwise_can_not_be_cancelled(api: Api, client: httpx
 
         events.append(tx, job_id, NewEvent(EventType.JOB_FAILED, {}))
     answer = client.post(f"/v1/jobs/{job_id}/cancel")
-    assert (answer.status_code, error(answer)["code"]) == (409, "conflict")
+    assert (answer.status_code, error(answer)["code"]) == (409, "job_ended")
 
 
 @pytest.mark.parametrize("suffix", ["", "/events", "/steps", "/artifacts", "/events?stream=true"])

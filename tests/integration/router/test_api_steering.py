@@ -83,11 +83,13 @@ def test_what_can_not_be_paused_or_resumed_says_what_to_do(api: Api, client: htt
         flow.hold(tx, runtime, jobs.get(tx, job_id, lock=True), Hold.BUDGET, by="test")
     for what in ("pause", "resume"):
         refused = client.post(f"/v1/jobs/{job_id}/{what}")
-        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "job_waits")
         assert "extend the limit" in refused.json()["error"]["message"]
     client.post(f"/v1/jobs/{job_id}/cancel").raise_for_status()
     for what in ("pause", "resume"):
-        assert "ended: cancelled" in client.post(f"/v1/jobs/{job_id}/{what}").json()["error"]["message"]
+        refused = client.post(f"/v1/jobs/{job_id}/{what}")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "job_ended")
+        assert "ended: cancelled" in refused.json()["error"]["message"]
 
 
 def test_another_tenants_job_can_not_be_steered(api: Api, client: httpx.Client) -> None:

@@ -156,8 +156,8 @@ def test_deliveries_are_listed_and_can_be_sent_again(client: httpx.Client, api: 
     assert client.get(path, params={"status": "delivered"}).json()["data"] == []
     assert len(client.get(path, params={"status": ["pending", "delivered"]}).json()["data"]) == 3
     client.patch(f"/v1/webhooks/{webhook_id}", json={"disabled": True})
-    assert error(client.post(f"{path}/{found[0]['id']}/redeliver"))[:2] == (409, "conflict")
-    assert error(client.post(f"{path}/{new_id('msg')}/redeliver"))[:2] == (409, "conflict")
+    assert error(client.post(f"{path}/{found[0]['id']}/redeliver"))[:2] == (409, "webhook_disabled")
+    assert error(client.post(f"{path}/{new_id('msg')}/redeliver"))[:2] == (409, "webhook_disabled")
     client.patch(f"/v1/webhooks/{webhook_id}", json={"disabled": False})
     assert error(client.post(f"{path}/{new_id('msg')}/redeliver")) == (404, "not_found", "delivery_id")
 
@@ -200,4 +200,5 @@ def test_somebody_elses_webhook_is_none(client: httpx.Client, api: Api) -> None:
 
 def test_a_tenant_has_only_so_many(make_api: MakeApi) -> None:
     with make_api(webhooks=2) as api, api.client(api.new_key()[1]) as client:
-        assert [add(client).status_code for _ in range(3)] == [201, 201, 409]
+        assert [add(client).status_code for _ in range(2)] == [201, 201]
+        assert error(add(client)) == (409, "limit_reached", None)
