@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dualtrack.domain.limits import JobLimits
 from dualtrack.settings import ENV_PREFIX, OTHER_VARIABLES
 
 ROOT = Path(__file__).parents[2]
@@ -28,12 +29,21 @@ def known() -> frozenset[str]:
 
 
 def unknown(text: str, known: frozenset[str]) -> list[str]:
-    """Names that there are not; one that ends with `…` or `__` stands for all that begin with it."""
+    """Names that there are not; one that ends with `…` or `__` stands for all that begin with it, one that begins with `…` for its end.
+
+    `limits.name` is the operator's limit as in the settings file, or a field of a job.
+    """
     wrong = []
     for name, rest in re.findall(rf"\b({ENV_PREFIX}[A-Z0-9_]*)(…?)", text):
         begins = bool(rest) or name.endswith("_")
         if name not in known and not (begins and any(one.startswith(name) for one in known)):
             wrong.append(name)
+    ends = re.findall(r"…(__[A-Z0-9_]+)", text)
+    wrong += [f"…{end}" for end in ends if not any(name.endswith(end) for name in known)]
+    for path in re.findall(r"`limits\.([a-z_]+(?:\.[a-z_]+)?)", text):
+        name = f"{ENV_PREFIX}LIMITS__{path.upper().replace('.', '__')}"
+        if path not in JobLimits.model_fields and not any(one == name or one.startswith(f"{name}__") for one in known):
+            wrong.append(f"limits.{path}")
     return wrong
 
 
@@ -46,3 +56,7 @@ def test_every_variable_that_a_page_names_is_known(known: frozenset[str]) -> Non
 def test_a_variable_that_there_is_not_would_be_found(known: frozenset[str]) -> None:
     text = "DUALTRACK_URL=x DUALTRACK_LIMITS__NOPE=1 DUALTRACK_LIMITS__… DUALTRACK_NOPE__… DUALTRACK_API_KEY DUALTRACK_ROUTER__PORT"
     assert unknown(text, known) == ["DUALTRACK_URL", "DUALTRACK_LIMITS__NOPE", "DUALTRACK_NOPE__"]
+    assert unknown("`…__LEASE_S` `…__LEASES` `limits.steps` `limits.sandbox.idle_s` `limits.idle_s`", known) == [
+        "…__LEASES",
+        "limits.idle_s",
+    ]
