@@ -61,14 +61,14 @@ def main() -> None:
     with bootstrap.worker(runtime) as worker:
         if role == "planner":
             planner = Planner(worker, InstantModel())
-            app = create_app(settings.broker, Task.PLAN, planner.advance, begin=planner.begin)
+            app = create_app(settings.broker, Task.PLAN, planner.advancing, begin=planner.begin)
             run_worker(app, Task.PLAN, settings.workers.planner_threads)
         else:
             with (
                 Workdirs(settings.sandbox) as workdirs,
                 open_executor(worker, instant_sessions(settings.sandbox.workspaces / "instant"), workdirs) as executor,
             ):
-                app = create_app(settings.broker, Task.EXECUTE, executor.run, begin=executor.begin)
+                app = create_app(settings.broker, Task.EXECUTE, executor.running, begin=executor.begin)
                 run_worker(app, Task.EXECUTE, settings.workers.executor_threads)
     bootstrap.close(runtime)
     flush()

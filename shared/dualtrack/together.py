@@ -12,13 +12,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, Protocol, TypeVar, cast
 
 Q = TypeVar("Q")
 R = TypeVar("R")
 
 MOST: Final = 64
 """Requests done together at most."""
+
+
+class Put(Protocol):
+    """Has threads do something, as `threads.Threads.put`."""
+
+    def __call__(self, work: Callable[[], None], *, awake: bool = False) -> None:
+        """`awake`: the caller is one of the threads, and comes back for more right after."""
 
 
 def make_room(company: bool) -> None:  # noqa: FBT001 - it is all that it says
@@ -31,19 +38,19 @@ def make_room(company: bool) -> None:  # noqa: FBT001 - it is all that it says
 
 
 class _Asked(Generic[Q, R]):
-    """One thread's request."""
+    """A request, and what came of it."""
 
-    __slots__ = ("alone", "done", "error", "given", "request", "turn")
+    __slots__ = ("alone", "done", "error", "given", "lead", "request", "settle")
 
-    def __init__(self, request: Q) -> None:
+    def __init__(self, request: Q, lead: Callable[[], None], settle: Callable[[_Asked[Q, R]], None]) -> None:
+        """`lead` has somebody act for this one and those after it; `settle` is called with it once it is done."""
         self.request = request
+        self.lead = lead
+        self.settle = settle
         self.done = False
         self.given: R | None = None
         self.error: BaseException | None = None
         self.alone = False
-        self.turn = threading.Lock()
-        """Held until the request is done, or its thread is the one to act."""
-        self.turn.acquire()
 
 
 class Together(Generic[Q, R]):
@@ -78,22 +85,47 @@ class Together(Generic[Q, R]):
 
     def do(self, request: Q) -> R:
         """What came of the request. Raises what `act` raised for it."""
-        mine: _Asked[Q, R] = _Asked(request)
-        with self._lock:
-            self._waiting.append(mine)
-            lead, self._led = not self._led, True
-        if not lead:
-            mine.turn.acquire()
+        turn = threading.Lock()  # held until the request is done, or its thread is the one to act
+        turn.acquire()
+        mine: _Asked[Q, R] = _Asked(request, turn.release, lambda _: turn.release())
+        if not self._first(mine):
+            turn.acquire()
         if not mine.done:
             self._lead()
+        return self._came_of(mine)
+
+    def ask(self, request: Q, put: Put, then: Callable[[Callable[[], R], bool], None]) -> None:
+        """The same without waiting.
+
+        Args:
+            request: as for `do`.
+            put: has threads do something; the calling thread is one of them, and comes back for more right after.
+            then: called by one of them with a function that gives what came of the request, or raises, and whether it is there already:
+                where something was wrong, the function may have to act for this one alone first. Raises nothing.
+        """
+
+        def settle(mine: _Asked[Q, R]) -> None:
+            then(lambda: self._came_of(mine), mine.error is None)
+
+        if self._first(_Asked(request, lambda: put(self._lead), settle)):
+            put(self._lead, awake=True)
+
+    def _first(self, mine: _Asked[Q, R]) -> bool:
+        """Whether somebody has to act, since nobody does."""
+        with self._lock:
+            self._waiting.append(mine)
+            first, self._led = not self._led, True
+        return first
+
+    def _came_of(self, mine: _Asked[Q, R]) -> R:
         if mine.alone:
-            return self._act_alone(request)
+            return self._act_alone(mine.request)
         if mine.error is not None:
             raise copy.copy(mine.error) from mine.error  # each thread its own: raising writes to an error
         return cast("R", mine.given)
 
     def _lead(self) -> None:
-        """Act for the oldest requests, then let another thread act for those that came meanwhile. This thread's own is the oldest."""
+        """Act for the oldest requests, then let another thread act for those that came meanwhile."""
         with self._turn:
             make_room(self._company)
             with self._lock:
@@ -112,13 +144,13 @@ class Together(Generic[Q, R]):
             self._led = bool(self._waiting)
             heir = self._waiting[0] if self._waiting else None
         if heir is not None:
-            heir.turn.release()
+            heir.lead()
         try:
             if self._then is not None and batch[0].error is None:
                 self._then([asked.request for asked in batch], [cast("R", asked.given) for asked in batch])
         finally:
-            for asked in batch[1:]:
-                asked.turn.release()
+            for asked in batch:
+                asked.settle(asked)
 
     def _act_alone(self, request: Q) -> R:
         with self._turn:

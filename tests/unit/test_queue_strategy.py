@@ -13,6 +13,8 @@ from dualtrack.domain.errors import DatabaseUnavailable
 from dualtrack.queues import homes
 from dualtrack.queues.port import Begins, Rung
 from dualtrack.queues.strategy import HOME_KEY, TALLY, Acknowledger, Intake, take
+from dualtrack.threads import Threads
+from dualtrack.work import at_once
 
 
 class Message:
@@ -98,12 +100,22 @@ def test_a_refused_message_is_not_acknowledged_with_later_ones_before_it_is_reje
     assert sent == [("ack", 2, False), ("ack", 3, False), ("reject", 1, False)]
 
 
-def receiver(run: Callable[..., None], home: str | None = None) -> tuple[Loop, Callable[..., None]]:
-    loop = Loop()
-    pool = SimpleNamespace(apply_async=lambda act, arguments: act(*arguments), limit=8)
-    consumer = SimpleNamespace(hub=loop, pool=pool, connection_errors=(OSError,))
+Run = Callable[..., None]
+
+
+def receiver(run: Run, home: str | None = None) -> tuple[Loop, Callable[..., None]]:
+    loop, threads = Loop(), AtOnce(8, "test")
+    consumer = SimpleNamespace(hub=loop, pool=SimpleNamespace(threads=threads), connection_errors=(OSError,))
     app = SimpleNamespace(conf={HOME_KEY: home})
-    return loop, take(SimpleNamespace(name="plan", run=run), app, consumer)
+    task = SimpleNamespace(name="plan", run=lambda *args, **more: at_once(lambda: run(*args, **more)))
+    return loop, take(task, app, consumer)
+
+
+class AtOnce(Threads):
+    """Does everything in the thread that asks for it."""
+
+    def put(self, work: Callable[[], None], *, awake: bool = False) -> None:
+        work()
 
 
 def test_a_ring_is_handed_over_with_its_redelivery_and_counted() -> None:
@@ -166,31 +178,32 @@ def test_what_is_no_ring_is_told_to_celery_which_rejects_it(body: str) -> None:
         receive(Message(1, [], content_type="application/x-python-serialize"))
 
 
-class Pool:
+class Later(Threads):
     """Threads that work when the test lets them."""
 
-    def __init__(self) -> None:
-        self.asked: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self.closed = False
+    def __init__(self, most: int = 8) -> None:
+        super().__init__(most, "test")
+        self.asked: list[Callable[[], None]] = []
 
-    def apply(self, act: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        if self.closed:
-            raise RuntimeError("cannot schedule new futures after shutdown")
-        self.asked.append((act, arguments))
+    def put(self, work: Callable[[], None], *, awake: bool = False) -> None:
+        self.asked.append(work)
 
     def turn(self) -> None:
         while self.asked:
-            act, arguments = self.asked.pop(0)
-            act(*arguments)
-            TALLY.end()
+            self.asked.pop(0)()
 
 
-def intake(pool: Pool, begin: Begins | None, threads: int = 8) -> tuple[Intake, list[tuple[str, Any]]]:
+def intake(threads: Threads, begin: Begins | None) -> tuple[Intake, list[tuple[str, Any]]]:
     seen: list[tuple[str, Any]] = []
-    return Intake(lambda message, row_id, begun=None: seen.append((row_id, begun)), pool.apply, begin, threads), seen
+
+    def see(row_id: str, begun: object) -> None:
+        seen.append((row_id, begun))
+        TALLY.end()
+
+    return Intake(lambda _, row_id, begun=None: at_once(lambda: see(row_id, begun)), threads, begin), seen
 
 
-def test_rows_of_messages_that_have_come_are_begun_together_and_each_seen_to_by_a_thread() -> None:
+def test_rows_of_messages_that_have_come_are_begun_together_and_each_seen_to_by_itself() -> None:
     together: list[list[str]] = []
 
     def begin(rung: Rung) -> list[str | None]:
@@ -198,18 +211,16 @@ def test_rows_of_messages_that_have_come_are_begun_together_and_each_seen_to_by_
         together.append(list(rung()))
         return [None if row_id == "odd" else f"begun {row_id}" for row_id in together[-1]]
 
-    pool = Pool()
-    taking, seen = intake(pool, begin)
+    threads = Later()
+    taking, seen = intake(threads, begin)
     for tag, row_id in enumerate(("a", "odd", "c"), 1):
         taking.take(Message(tag, []), row_id)
-    assert len(pool.asked) == 1
-    act, arguments = pool.asked.pop()
-    act(*arguments)
+    assert len(threads.asked) == 1
+    threads.asked.pop()()
     assert together == [["a", "odd", "c", "late"]]
-    assert seen == [("a", "begun a")]
-    assert len(pool.asked) == 3  # one thread each
-    pool.turn()
-    TALLY.end()
+    assert len(threads.asked) == 4
+    assert seen == []
+    threads.turn()
     assert seen == [("a", "begun a"), ("odd", None), ("c", "begun c"), ("late", "begun late")]
     assert TALLY.active == 0
 
@@ -221,74 +232,46 @@ def test_what_can_not_be_begun_together_is_seen_to_one_by_one(before: bool) -> N
             rung()
         raise DatabaseUnavailable("away")
 
-    pool = Pool()
-    taking, seen = intake(pool, begin)
+    threads = Later()
+    taking, seen = intake(threads, begin)
     for tag, row_id in enumerate(("a", "b"), 1):
         taking.take(Message(tag, []), row_id)
-    pool.turn()
+    threads.turn()
     assert seen == [("a", None), ("b", None)]
-
-
-def test_what_is_begun_when_the_pool_closes_is_done_by_the_thread_that_began_it() -> None:
-    def begin(rung: Rung) -> list[object]:
-        pool.closed = True
-        return [1] * len(rung())
-
-    pool = Pool()
-    taking, seen = intake(pool, begin)
-    for tag, row_id in enumerate(("a", "b", "c"), 1):
-        taking.take(Message(tag, []), row_id)
-    pool.turn()
-    for _ in range(2):
-        TALLY.end()
-    assert sorted(seen) == [("a", 1), ("b", 1), ("c", 1)]
-
-
-def test_a_worker_that_is_told_to_stop_begins_nothing_more_and_leaves_the_rest_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = Pool()
-    taking, seen = intake(pool, lambda rung: [1] * len(rung()))
-    for tag, row_id in enumerate(("a", "b", "c"), 1):
-        taking.take(Message(tag, []), row_id)
-    monkeypatch.setattr(state, "should_stop", 0)
-    (act, arguments), pool.closed = pool.asked.pop(), True
-    act(*arguments)
-    TALLY.end()  # of the first, which has been taken as if alone
-    assert seen == [("a", None)]
     assert TALLY.active == 0
 
 
-def test_a_thread_that_can_not_be_had_has_nothing_done_twice() -> None:
-    """The pool has what it was given, although it raised: a thread that it had before comes to it later."""
+def test_what_is_begun_when_the_worker_is_told_to_stop_is_done() -> None:
+    def begin(rung: Rung) -> list[object]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(state, "should_stop", 0)
+            return [1] * len(rung())
 
-    def queues_and_raises(act: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        pool.asked.append((act, arguments))
-        if len(pool.asked) > 1:
-            raise RuntimeError("can't start new thread")
-
-    pool = Pool()
-    seen: list[tuple[str, Any]] = []
-
-    def work(message: object, row_id: str, begun: object = None) -> None:
-        seen.append((row_id, begun))
-        TALLY.end()
-
-    taking = Intake(work, queues_and_raises, lambda rung: [False, *[1] * (len(rung()) - 1)], 8)
+    threads = Later()
+    taking, seen = intake(threads, begin)
     for tag, row_id in enumerate(("a", "b", "c"), 1):
         taking.take(Message(tag, []), row_id)
-    act, arguments = pool.asked[0]
-    act(*arguments)
-    for act, arguments in pool.asked[1:]:
-        act(*arguments)
-    assert sorted(seen) == [("a", False), ("b", 1), ("c", 1)]
+    threads.turn()
+    assert seen == [("a", 1), ("b", 1), ("c", 1)]
+
+
+def test_a_worker_that_is_told_to_stop_begins_nothing_more_and_leaves_it_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = Later()
+    taking, seen = intake(threads, lambda rung: [1] * len(rung()))
+    for tag, row_id in enumerate(("a", "b", "c"), 1):
+        taking.take(Message(tag, []), row_id)
+    monkeypatch.setattr(state, "should_stop", 0)
+    threads.turn()
+    assert seen == []
     assert TALLY.active == 0
 
 
 def test_messages_that_were_with_another_or_find_no_thread_are_not_begun_with_others() -> None:
-    pool = Pool()
-    taking, seen = intake(pool, lambda rung: [1] * len(rung()), threads=1)
+    threads = Later(most=1)
+    taking, seen = intake(threads, lambda rung: [1] * len(rung()))
     again = Message(1, [])
     again.delivery_info["redelivered"] = True
     taking.take(again, "again")
     taking.take(Message(2, []), "one too many")
-    pool.turn()
+    threads.turn()
     assert seen == [("again", None), ("one too many", None)]

@@ -105,3 +105,92 @@ def test_what_follows_for_a_batch_is_done_before_its_threads_go_on_and_keeps_nob
         go_on.set()
         assert first.result() == 0
     assert sorted(followed) == [([0], [0]), ([3], [6])]
+
+
+class Hands:
+    """Threads that work when the test lets them, and what came of questions."""
+
+    def __init__(self) -> None:
+        self.work: list[Callable[[], None]] = []
+        self.found: dict[int, object] = {}
+
+    def put(self, work: Callable[[], None], *, awake: bool = False) -> None:
+        self.work.append(work)
+
+    def ask(self, together: Together[int, int], request: int) -> None:
+        def then(answer: Callable[[], int], known: bool) -> None:
+            self.found[request] = "later" if not known else answer()
+            if not known:
+                self.put(lambda: self._late(request, answer))
+
+        together.ask(request, self.put, then)
+
+    def _late(self, request: int, answer: Callable[[], int]) -> None:
+        try:
+            self.found[request] = answer()
+        except Exception as error:
+            self.found[request] = error
+
+    def turn(self) -> None:
+        while self.work:
+            self.work.pop(0)()
+
+
+def test_who_does_not_wait_is_told_and_all_that_asked_before_a_thread_came_is_done_together() -> None:
+    batches: list[list[int]] = []
+
+    def act(requests: Sequence[int]) -> list[int]:
+        batches.append(list(requests))
+        return doubled(requests)
+
+    hands, together = Hands(), Together(act, shared=(), most=3)
+    for n in range(5):
+        hands.ask(together, n)
+    assert len(hands.work) == 1  # one thread for all
+    hands.turn()
+    assert hands.found == {n: 2 * n for n in range(5)}
+    assert batches == [[0, 1, 2], [3, 4]]
+    assert together.do(7) == 14  # nobody acts any more, so this thread does
+    hands.ask(together, 8)
+    hands.turn()
+    assert hands.found[8] == 16
+
+
+def test_who_does_not_wait_spoils_nothing_for_others_and_none_of_them_acts_alone_for_all() -> None:
+    def picky(requests: Sequence[int]) -> list[int]:
+        if 3 in requests:
+            raise InternalFault("three")
+        return doubled(requests)
+
+    hands, together = Hands(), Together(picky, shared=(DatabaseUnavailable,))
+    for n in range(5):
+        hands.ask(together, n)
+    hands.work.pop(0)()
+    assert hands.found == dict.fromkeys(range(5), "later")
+    assert len(hands.work) == 5
+    hands.turn()
+    assert isinstance(hands.found.pop(3), InternalFault)
+    assert hands.found == {0: 0, 1: 2, 2: 4, 4: 8}
+
+
+@pytest.mark.timeout(20)
+def test_threads_that_wait_and_such_that_do_not_go_together() -> None:
+    hands, asked = Hands(), threading.Event()
+
+    def act(requests: Sequence[int]) -> list[int]:
+        if requests[0] == 0:
+            hands.ask(together, 1)  # the next to act is one that does not wait
+            asked.set()
+            while len(together._waiting) < 2:
+                pass
+        return doubled(requests)
+
+    together = Together(act, shared=())
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(together.do, 0)
+        assert asked.wait(10)
+        second = pool.submit(together.do, 2)
+        assert first.result() == 0
+        while not second.done():
+            hands.turn()
+        assert (hands.found, second.result()) == ({1: 2}, 4)

@@ -39,7 +39,7 @@ def main() -> None:
             if only is not None:
                 executor.run(only)
                 return
-            app = create_app(settings.broker, Task.EXECUTE, executor.run, Redelivery(runtime, Task.EXECUTE).ring, begin=executor.begin)
+            app = create_app(settings.broker, Task.EXECUTE, executor.running, Redelivery(runtime, Task.EXECUTE).ring, begin=executor.begin)
             probes = {
                 "database": runtime.database.check,
                 "broker": Consuming(app, settings.broker, Task.EXECUTE, settings.workers.executor_threads).probe,

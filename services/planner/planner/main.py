@@ -29,7 +29,7 @@ def main() -> None:
         if only is not None:
             planner.advance(only)
             return
-        app = create_app(settings.broker, Task.PLAN, planner.advance, Redelivery(runtime, Task.PLAN).ring, begin=planner.begin)
+        app = create_app(settings.broker, Task.PLAN, planner.advancing, Redelivery(runtime, Task.PLAN).ring, begin=planner.begin)
         probes = {
             "database": runtime.database.check,
             "broker": Consuming(app, settings.broker, Task.PLAN, settings.workers.planner_threads).probe,

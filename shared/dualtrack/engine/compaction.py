@@ -29,6 +29,7 @@ from dualtrack.engine.digests import composed
 from dualtrack.engine.ending import usage_data
 from dualtrack.engine.runtime import Runtime
 from dualtrack.models.port import DecisionRequest, ModelGateway, SummaryRequest
+from dualtrack.work import Work, at_once
 
 _LOG: Final = logging.getLogger(__name__)
 KEEP_STEPS: Final = 3
@@ -107,7 +108,7 @@ class Compactor:
         """What to summarise before the next decision; None while there is room."""
         return due(job, history, self._room(job), self._runtime.limits)
 
-    def compact(self, job: Job, history: Sequence[Step], request: DecisionRequest, what: Cut, asking: Asking) -> Callable[[], None]:
+    def compact(self, job: Job, history: Sequence[Step], request: DecisionRequest, what: Cut, asking: Asking) -> Callable[[], Work[None]]:
         """Summarise; what writes that down under the claim, in one transaction, and gives the claim back for the next decision.
 
         `request` is that of the decision that now has to wait.
@@ -121,7 +122,7 @@ class Compactor:
         if not replaced.steps:  # nothing is left but the summary itself
             most = max(LEAST_CHARS, len(job.summary) // 2)
         summary = composed(written, replaced, job.plan, most)
-        return lambda: self._record(job, summary, model, what.through, asking.spent)
+        return lambda: at_once(lambda: self._record(job, summary, model, what.through, asking.spent))
 
     def _room(self, job: Job) -> Room:
         model = job.spec.agent.model

@@ -48,6 +48,7 @@ from dualtrack.objects.workspace import FileEntry
 from dualtrack.sandbox.sessions import Sessions
 from dualtrack.telemetry import genai, tracing
 from dualtrack.tools.port import ArtifactRequest
+from dualtrack.work import Work, do
 
 if TYPE_CHECKING:
     from dualtrack.egress.gateway import EgressGateway
@@ -101,6 +102,10 @@ class Executor:
 
         `DatabaseUnavailable` means that nothing was recorded.
         """
+        do(self.running(call_id, begun))
+
+    def running(self, call_id: str, begun: Begun | Literal[False] | None = None) -> Work[None]:
+        """What `run` does, as work for threads that do others' meanwhile."""
         try:
             usual = self._usual.begin(lambda: [call_id])[0] if begun is None else begun
             claimed = self._usual.plain(usual) if usual else self._claim(call_id)
@@ -117,7 +122,7 @@ class Executor:
         with self._worker.leases.hold("calls", call.id, call.attempt) as lease:
             try:
                 point(Fault.EXECUTOR_CLAIMED, job.id)
-                self._act(job, call, lease)
+                yield from self._act(job, call, lease)
             except StaleAttempt as error:
                 _LOG.info("result dropped: %s", error, extra={"job_id": job.id, "call_id": call.id})
 
@@ -165,7 +170,7 @@ class Executor:
             )
         return None
 
-    def _act(self, job: Job, call: Call, lease: Lease) -> None:
+    def _act(self, job: Job, call: Call, lease: Lease) -> Work[None]:
         attributes: dict[str, str | int | float | bool] = {
             genai.OPERATION: genai.EXECUTE_TOOL,
             genai.TOOL_NAME: call.tool,
@@ -182,7 +187,7 @@ class Executor:
                 done = self._work.do(job, call, lease)
                 if not done.result.observation.ok:
                     span.set_status(Status(StatusCode.ERROR, "the command failed"))
-                persistently(lambda: self._settle(job, call, lease, done), lease, self._runtime.limits.lease_s)
+                yield from persistently(lambda: self._settle(job, call, lease, done), lease, self._runtime.limits.lease_s)
             except (StaleAttempt, DatabaseUnavailable):
                 raise
             except DualtrackError as error:
@@ -195,7 +200,7 @@ class Executor:
                 span.set_status(Status(StatusCode.ERROR, type(error).__name__))
                 self._record_failure(job, call, InternalFault(f"{type(error).__name__} in the executor; see its log."))
 
-    def _settle(self, job: Job, call: Call, lease: Lease, done: Done) -> None:
+    def _settle(self, job: Job, call: Call, lease: Lease, done: Done) -> Work[None]:
         """Write the outcome down, or, where the job was told to stop meanwhile, that the call was cancelled."""
         if lease.cancel.is_set() and not lease.lost:
             with self._runtime.database.transaction() as tx:
@@ -204,9 +209,9 @@ class Executor:
                     events.append(tx, job.id, *egress_events(call, done.egress))
                 self._stop(tx, now, call, done.result.observation.text)
         else:
-            self._record(job, call, done)
+            yield from self._record(job, call, done)
 
-    def _record(self, job: Job, call: Call, done: Done) -> None:
+    def _record(self, job: Job, call: Call, done: Done) -> Work[None]:
         observation = done.result.observation
         preview = observations.preview(observation.text, call.id, self._runtime.limits.observation_chars)
         data: dict[str, Any] = {
@@ -225,7 +230,7 @@ class Executor:
             data["workspace"] = done.workspace
         finished = NewEvent(EventType.CALL_FINISHED, data)
         outcome = Outcome(observation.ok, preview, done.observation_key, data["details"], done.workspace, changes_workspace)
-        if not done.artifacts and not done.egress and self._usual.end(job, call, outcome, finished):
+        if not done.artifacts and not done.egress and (yield from self._usual.end(job, call, outcome, finished)):
             return
         with self._runtime.database.transaction() as tx:
             tx.after_commit(lambda: point(Fault.EXECUTOR_RECORDED, job.id))

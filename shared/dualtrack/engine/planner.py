@@ -45,6 +45,7 @@ from dualtrack.engine.usual_plans import UsualPlans
 from dualtrack.faults import Fault, point
 from dualtrack.models.port import Decision, DecisionRequest, ModelGateway
 from dualtrack.telemetry import genai, tracing
+from dualtrack.work import Work, do
 
 _LOG: Final = logging.getLogger(__name__)
 _RAW_CHARS: Final = 2000
@@ -79,6 +80,10 @@ class Planner:
         Raises nothing for what the model, the provider, a newer attempt or a fault of ours did: that is written down.
         `DatabaseUnavailable` means that nothing was; the lease runs out and the scheduler rings again. `NotFound`: no job has that id.
         """
+        do(self.advancing(job_id, begun))
+
+    def advancing(self, job_id: str, begun: Claimed | Literal[False] | None = None) -> Work[None]:
+        """What `advance` does, as work for threads that do others' meanwhile."""
         try:
             claimed = self._usually(job_id, begun) or self._claim(job_id)
         except (DatabaseUnavailable, NotFound):
@@ -99,7 +104,7 @@ class Planner:
             asking = Asking(self._gateway, job.id)
             try:
                 point(Fault.PLANNER_CLAIMED, job.id)
-                self._decide(job, history, said, asking, lease)
+                yield from self._decide(job, history, said, asking, lease)
             except StaleAttempt as error:
                 _LOG.info("result dropped: %s", error, extra={"job_id": job.id})
                 self._drop(job, asking)
@@ -135,7 +140,7 @@ class Planner:
             point(Fault.PLANNER_CLAIM, job.id)
             return found
 
-    def _decide(self, job: Job, history: Sequence[Step], said: Said, asking: Asking, lease: Lease) -> None:
+    def _decide(self, job: Job, history: Sequence[Step], said: Said, asking: Asking, lease: Lease) -> Work[None]:
         try:
             request = self._request(job, history, said)
         except Exception as error:  # noqa: BLE001 - written down, whatever it is
@@ -144,7 +149,8 @@ class Planner:
         try:
             what = self._compactor.due(job, history)
             if what is not None:
-                persistently(self._compactor.compact(job, history, request, what, asking), lease, self._runtime.limits.lease_s)
+                write = self._compactor.compact(job, history, request, what, asking)
+                yield from persistently(write, lease, self._runtime.limits.lease_s)
                 return
             decision = asking.decide(request)
         except (StaleAttempt, DatabaseUnavailable):
@@ -152,13 +158,13 @@ class Planner:
         except MalformedAction as error:
             self._record_malformed(job, error)
         except ContextTooLong as error:
-            self._shorten(job, history, request, error, asking, lease)
+            yield from self._shorten(job, history, request, error, asking, lease)
         except Exception as error:  # noqa: BLE001 - written down, whatever it is
             self._record_failure(job, error, asking.spent)
         else:
             point(Fault.PLANNER_DECIDED, job.id)
             try:
-                persistently(lambda: self._record(job, decision), lease, self._runtime.limits.lease_s)
+                yield from persistently(lambda: self._record(job, decision), lease, self._runtime.limits.lease_s)
             except (StaleAttempt, DatabaseUnavailable):
                 raise
             except Exception as error:  # noqa: BLE001 - the decision can't be written, but what it cost can
@@ -171,14 +177,15 @@ class Planner:
 
     def _shorten(
         self, job: Job, history: Sequence[Step], request: DecisionRequest, error: ContextTooLong, asking: Asking, lease: Lease
-    ) -> None:
+    ) -> Work[None]:
         """The provider takes no context that long: compact it at once; give up when nothing is left to shorten."""
         what = compaction.refused(job)
         if what is None:
             self._record_failure(job, error, asking.spent)
             return
         try:
-            persistently(self._compactor.compact(job, history, request, what, asking), lease, self._runtime.limits.lease_s)
+            write = self._compactor.compact(job, history, request, what, asking)
+            yield from persistently(write, lease, self._runtime.limits.lease_s)
         except (StaleAttempt, DatabaseUnavailable):
             raise
         except Exception as failure:  # noqa: BLE001 - written down, whatever it is
@@ -198,12 +205,12 @@ class Planner:
             if jobs.charge(tx, job.id, asking.spent, key_id=job.key_id):
                 events.append(tx, job.id, _dropped(job, asking.spent))
 
-    def _record(self, job: Job, decision: Decision) -> None:
+    def _record(self, job: Job, decision: Decision) -> Work[None]:
         number = job.step + 1
         thought, reflection = storable(decision.thought), storable(decision.reflection)
         outline = self._reader.outline(job, number, decision.calls, tracing.traceparent())
         told = self._told(job, decision, thought, reflection, outline)
-        if self._usual.record(job, decision, thought, reflection, outline, told):
+        if (yield from self._usual.record(job, decision, thought, reflection, outline, told)):
             return
         with self._runtime.database.transaction() as tx:
             values: dict[str, Any] = {

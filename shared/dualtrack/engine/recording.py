@@ -9,12 +9,13 @@ from typing import Final
 
 from dualtrack.domain.errors import DatabaseUnavailable
 from dualtrack.engine.leases import Lease
+from dualtrack.work import Work
 
 _LOG: Final = logging.getLogger(__name__)
 _PAUSE_S: Final = 0.25
 
 
-def persistently(write: Callable[[], None], lease: Lease, patience_s: float) -> None:
+def persistently(write: Callable[[], Work[None]], lease: Lease, patience_s: float) -> Work[None]:
     """Do `write`, again and again for `patience_s` seconds while the database can't be reached and the claim is not known to be lost.
 
     `write` is one transaction under the claim's fencing token: when a commit of unknown outcome was a success, or somebody has taken the
@@ -27,7 +28,7 @@ def persistently(write: Callable[[], None], lease: Lease, patience_s: float) -> 
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            write()
+            yield from write()
         except DatabaseUnavailable as error:
             if lease.lost or time.monotonic() >= deadline:
                 raise

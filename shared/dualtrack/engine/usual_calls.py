@@ -18,6 +18,7 @@ from dualtrack.engine.usual_claims import UsualClaims
 from dualtrack.faults import Fault, point
 from dualtrack.queues.port import Ring
 from dualtrack.together import Together
+from dualtrack.work import Question, Work
 
 
 class UsualCalls:
@@ -45,12 +46,13 @@ class UsualCalls:
                 claims.give_back(tx, "calls", begun.call.id, begun.call.attempt)
             raise
 
-    def end(self, job: Job, call: Call, outcome: usual_calls.Outcome, finished: NewEvent) -> bool:
+    def end(self, job: Job, call: Call, outcome: usual_calls.Outcome, finished: NewEvent) -> Work[bool]:
         """Write down the outcome of the last open call of a step, and ring for the planner.
 
         False where it is not the last one, or the job was asked for something.
         """
-        return self._ends.do((usual_calls.Ended(call, outcome, finished), doorbells.for_plan(job)))
+        written: bool = yield Question(self._ends, (usual_calls.Ended(call, outcome, finished), doorbells.for_plan(job)))
+        return written
 
     def _end(self, asked: Sequence[tuple[usual_calls.Ended, Ring]]) -> list[bool]:
         for ended, _ in asked:

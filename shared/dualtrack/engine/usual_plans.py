@@ -26,6 +26,7 @@ from dualtrack.faults import Fault, point
 from dualtrack.models.port import Decision
 from dualtrack.queues.port import Ring
 from dualtrack.together import Together
+from dualtrack.work import Question, Work
 
 _LOG: Final = logging.getLogger(__name__)
 _Asked = tuple[usual_plans.Decided, Sequence[Ring]]
@@ -72,7 +73,7 @@ class UsualPlans:
                     claims.give_back(tx, "jobs", claimed.job.id, claimed.job.attempt)
         return found
 
-    def record(self, job: Job, decision: Decision, thought: str, reflection: str, outline: Outline, told: Sequence[NewEvent]) -> bool:
+    def record(self, job: Job, decision: Decision, thought: str, reflection: str, outline: Outline, told: Sequence[NewEvent]) -> Work[bool]:
         """Write down a decision that has calls for executors, and ring for them, or that ends its job, and nothing else of note.
 
         False where it is not so, or the job was asked for something.
@@ -87,7 +88,8 @@ class UsualPlans:
             job, thought, reflection, decision.model, decision.usage, decision.latency_s, outline.plan, outline.rows, first, told, answer
         )
         together = self._records if answer is None else self._ends  # a statement each, so that a batch is written or not
-        return together.do((decided, doorbells.for_execute(first, job))) is not None
+        written = yield Question(together, (decided, doorbells.for_execute(first, job)))
+        return written is not None
 
     def _record(self, asked: Sequence[_Asked]) -> list[usual_plans.Recorded | None]:
         for decided, _ in asked:

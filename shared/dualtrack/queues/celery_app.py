@@ -18,11 +18,13 @@ from kombu import Connection
 from dualtrack.domain.errors import NotFound
 from dualtrack.queues import homes
 from dualtrack.queues.consuming import TaggedAMQP
+from dualtrack.queues.pool import TaskPool
 from dualtrack.queues.port import Begins, Handles, Task
 from dualtrack.queues.strategy import BEGIN_KEY, HOME_KEY, STRATEGY
 from dualtrack.queues.topology import Topology
 from dualtrack.queues.wire import Deliveries, receive
 from dualtrack.settings import BrokerSettings
+from dualtrack.work import Work
 
 _LOG: Final = logging.getLogger(__name__)
 _HEARTBEAT_S: Final = 4
@@ -140,11 +142,11 @@ def create_app(
     )
 
     @app.task(name=task.value, Strategy=STRATEGY)
-    def run(row_id: str, begun: Any | None = None, *, redelivered: bool = False) -> None:  # noqa: ANN401 - what `begin` gave
+    def run(row_id: str, begun: Any | None = None, *, redelivered: bool = False) -> Work[None]:  # noqa: ANN401 - what `begin` gave
         if again is not None and redelivered:
             again(row_id)
         try:
-            handle(row_id, begun)
+            yield from handle(row_id, begun)
         except NotFound as error:
             raise Reject(error.message, requeue=False) from error
 
@@ -162,7 +164,7 @@ def run_worker(app: Celery, task: Task, threads: int) -> int:
     # The command line (`worker_main`) would keep the status to itself.
     worker: Any = app.Worker(
         hostname=f"{task.value}@{socket.gethostname()}",
-        pool_cls="threads",
+        pool_cls=TaskPool,
         concurrency=threads * len(app.conf.task_queues),
         queues=[queue.name for queue in app.conf.task_queues],
         without_gossip=True,

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from dualtrack.queues import homes
+from dualtrack.work import Work
 
 
 class Task(StrEnum):
@@ -42,7 +43,7 @@ Begins = Callable[[Rung], Sequence[Any]]
 
 Where it raises, nobody works on what may have been claimed, until whoever claims rows notices that.
 """
-Handles = Callable[[str, Any], None]
+Handles = Callable[[str, Any], Work[None]]
 """Does what a message for a row asks for, given what `Begins` said of the row, or None, and writes down whatever happens.
 
 Raises `NotFound` where there is no such row.

@@ -6,6 +6,7 @@ of it. What is kept is its pool, its connection with all its recovery, and its e
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import logging
@@ -20,6 +21,8 @@ from dualtrack.faults import Fault, point
 from dualtrack.queues import homes
 from dualtrack.queues.port import Begins
 from dualtrack.queues.wire import Deliveries, Delivery
+from dualtrack.threads import Threads
+from dualtrack.work import Piece, Work
 
 _LOG: Final = logging.getLogger(__name__)
 STRATEGY: Final = f"{__name__}:take"
@@ -105,32 +108,31 @@ class Acknowledger:
 
 
 class Intake:
-    """Hands messages to threads, and before that has their rows claimed together: all that have come when it is their turn.
+    """Puts messages before threads, and before that has their rows claimed together: all that have come when it is their turn.
 
     Nothing that is claimed may wait for a thread. There are no more messages here than threads, but for a while after a connection
     was lost: those that come then are claimed one by one.
     """
 
-    def __init__(self, work: Callable[..., None], apply: Callable[..., object], begin: Begins | None, threads: int) -> None:
-        """`work(message, row id, what it was begun with)` sees to one; `apply(function, arguments)` has it called by one of `threads`."""
+    def __init__(self, work: Callable[..., Work[None]], threads: Threads, begin: Begins | None) -> None:
+        """`work(message, row id, what it was begun with)` sees to one."""
         self._work = work
-        self._apply = apply
-        self._begin = begin
         self._threads = threads
+        self._begin = begin
         self._lock = threading.Lock()
         self._came: list[tuple[Any, str]] = []
 
     def take(self, message: Any, row_id: str) -> None:  # noqa: ANN401 - kombu's message
         """A message has come. One that was with another consumer is seen to by itself."""
         TALLY.begin()
-        if self._begin is None or _was_with_another(message) or TALLY.active > self._threads:
-            self._apply(self._work, (message, row_id))
+        if self._begin is None or _was_with_another(message) or TALLY.active > self._threads.most:
+            self._threads.put(Piece(self._work(message, row_id), self._threads))
             return
         with self._lock:
             first = not self._came
             self._came.append((message, row_id))
         if first:
-            self._apply(self._begin_all, (self._begin,))
+            self._threads.put(functools.partial(self._begin_all, self._begin))
 
     def _begin_all(self, begin: Begins) -> None:
         taken: list[tuple[Any, str]] = []
@@ -140,44 +142,17 @@ class Intake:
                 taken[:], self._came = self._came, []
             return [row_id for _, row_id in taken]
 
+        if stopping():  # the broker gives them to others once this process is gone
+            for _ in rung():
+                TALLY.end()
+            return
         begun: Sequence[Any | None] = []
-        if not stopping():  # one thread would do all that is claimed, one after the other, for longer than a lease
-            try:
-                begun = begin(rung)
-            except Exception as error:  # noqa: BLE001 - each meets it again by itself, and says so
-                _LOG.debug("not begun together: %r", error)
-        begun = begun or [None] * len(taken or rung())
-        mine, *others = [_Piece(self._work, *each, what) for each, what in zip(taken, begun, strict=True)]
-        for piece in others:
-            try:
-                self._apply(piece, ())
-            except RuntimeError:  # the pool takes nothing more, since the worker ends once this thread has; or it got no further thread
-                piece.at_last()
-        mine()
-
-
-class _Piece:
-    """The work for one message, done once whoever comes to it first."""
-
-    __slots__ = ("_begun", "_left", "_message", "_row_id", "_work")
-
-    def __init__(self, work: Callable[..., None], message: Any, row_id: str, begun: Any) -> None:  # noqa: ANN401 - kombu's message, and what it was begun with
-        self._work = work
-        self._message = message
-        self._row_id = row_id
-        self._begun = begun
-        self._left = threading.Lock()
-
-    def __call__(self) -> None:
-        if self._left.acquire(blocking=False):
-            self._work(self._message, self._row_id, self._begun)
-
-    def at_last(self) -> None:
-        """No thread may ever come: what is claimed is done now, and other messages the broker has again when this process ends."""
-        if self._begun or not stopping():
-            self()
-        elif self._left.acquire(blocking=False):
-            TALLY.end()
+        try:
+            begun = begin(rung)
+        except Exception as error:  # noqa: BLE001 - each meets it again by itself, and says so
+            _LOG.debug("not begun together: %r", error)
+        for (message, row_id), what in zip(taken, begun or [None] * len(taken or rung()), strict=True):
+            self._threads.put(Piece(self._work(message, row_id, what), self._threads), awake=True)
 
 
 def stopping() -> bool:
@@ -196,10 +171,10 @@ def take(task: Any, app: Any, consumer: Any) -> Callable[..., None]:  # noqa: AN
     acknowledger = Acknowledger(soon, consumer.connection_errors)
     run = task.run
 
-    def work(message: Any, row_id: str, begun: Any | None = None) -> None:  # noqa: ANN401 - kombu's message, and what it was begun with
+    def work(message: Any, row_id: str, begun: Any | None = None) -> Work[None]:  # noqa: ANN401 - kombu's message, and what it was begun with
         try:
             with homes.at(home or message.headers.get(homes.HEADER)):
-                run(row_id, begun, redelivered=_was_with_another(message))
+                yield from run(row_id, begun, redelivered=_was_with_another(message))
         except Reject as error:
             _LOG.error("%s %s: %s; the message goes to the dead letters", task.name, row_id, error.args[0])
             acknowledger.refused(message)
@@ -211,7 +186,7 @@ def take(task: Any, app: Any, consumer: Any) -> Callable[..., None]:  # noqa: AN
         point(Fault.ACKNOWLEDGE)
         acknowledger.handled(message)
 
-    intake = Intake(work, consumer.pool.apply_async, app.conf.get(BEGIN_KEY), consumer.pool.limit)
+    intake = Intake(work, consumer.pool.threads, app.conf.get(BEGIN_KEY))
 
     def receive(message: Any, *_: object) -> None:  # noqa: ANN401 - kombu's message
         row_id = _row_id(message.body, message.content_type)

@@ -25,6 +25,7 @@ from dualtrack.queues.consuming import Consuming
 from dualtrack.queues.port import Rung, Task
 from dualtrack.queues.strategy import HOME_KEY
 from dualtrack.telemetry import logs
+from dualtrack.work import Work
 
 _FILE = Path(sys.argv[1])
 _TASK = Task(sys.argv[2])
@@ -58,7 +59,8 @@ def _begin(rung: Rung) -> list[str | None]:
     return [f"begun {row_id}" if row_id.startswith("together") else None for row_id in rows]
 
 
-def _handle(row_id: str, begun: object) -> None:
+def _handle(row_id: str, begun: object) -> Work[None]:
+    yield from ()
     assert begun == (f"begun {row_id}" if row_id.startswith("together") else None)
     _say("begin", row_id)
     kind, _, rest = row_id.partition("-")
