@@ -233,7 +233,7 @@ def test_same_idempotency_key_same_job(run: Run, tmp_path: Path) -> None:
     ("arguments", "code"),
     [
         (["jobs", "show", "job_0"], "not_found"),
-        (["jobs", "submit", "x", "--model", "none"], "invalid_request"),
+        (["jobs", "submit", "x", "--model", "none"], "model_not_found"),
         (["jobs", "submit", "x", "--tool", "none"], "tool_not_found"),
         (["chat", "x", "--model", "none"], "model_not_found"),
         (["models", "--api-key", "dt_wrong"], "invalid_api_key"),
