@@ -110,6 +110,12 @@ def test_a_retried_call_is_not_running() -> None:
     assert progress.running() == "waiting for a worker"
 
 
+def test_a_cancelled_call_that_may_have_happened_says_so() -> None:
+    for details, doubtful in (({}, False), ({"details": {"outcome": "unknown"}}, True)):
+        (line,) = JobProgress().feed(_events(("call.cancelled", {"call_id": "c1", "step": 1, "tool": "pay"} | details))[0])
+        assert ("cancelled pay" in line, "nobody knows whether it happened" in line) == (True, doubtful)
+
+
 def test_every_event_type_is_told_by_more_than_its_name() -> None:
     for kind in set(EventType) - {EventType.CALL_OUTPUT}:
         (line,) = JobProgress().feed({"type": kind.value, "data": {}})

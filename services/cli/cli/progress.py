@@ -250,7 +250,9 @@ class JobProgress:
     def _call_cancelled(self, data: Mapping[str, Any]) -> list[Line]:
         text = self._call_text(data)
         self._calls.pop(str(data.get("call_id")), None)
-        return [self._line(f"cancelled {text}", "yellow")]
+        details = data.get("details")
+        doubt = ": nobody knows whether it happened" if isinstance(details, dict) and details.get("outcome") == "unknown" else ""
+        return [self._line(f"cancelled {text}{doubt}", "bold yellow" if doubt else "yellow")]
 
     def _saved(self, data: Mapping[str, Any]) -> list[Line]:
         self.artifacts.append(dict(data))

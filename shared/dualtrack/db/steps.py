@@ -14,6 +14,7 @@ from dualtrack.db.engine import Transaction
 from dualtrack.db.prepared import NOW, Insert, Later, Prepared, Update, given
 from dualtrack.db.rows import artifact_of, call_of, step_of
 from dualtrack.db.tables import artifacts, calls, jobs, steps
+from dualtrack.domain.doubt import DOUBTED
 from dualtrack.domain.errors import NotFound, StaleAttempt
 from dualtrack.domain.lifecycle import CALL_TERMINAL, CallStatus
 from dualtrack.domain.step import KEPT_STATE, Artifact, Call, Step
@@ -170,6 +171,11 @@ def intend(tx: Transaction, call_id: str, attempt: int) -> None:
         raise StaleAttempt(f"call {call_id}: attempt {attempt} was taken over")
 
 
+def doubt(tx: Transaction, call_id: str) -> None:
+    """Write down of an open external call that is to be made again that an earlier attempt may have happened."""
+    tx.connection.execute(update(calls).where(calls.c.id == call_id).values(details=DOUBTED))
+
+
 def open_calls(tx: Transaction, job_id: str) -> list[Call]:
     """Calls that have not ended, in order. Under the job's row lock this is the join's truth."""
     return [call_of(row) for row in _OPEN_CALLS.run(tx, {"of_job": job_id})]
@@ -212,11 +218,11 @@ def settle_held(tx: Transaction, call_id: str, *, ok: bool, preview: str, detail
     tx.connection.execute(update(calls).where(held).values(values | {"finished_at": func.now()}))
 
 
-def cancel_calls(tx: Transaction, call_ids: Iterable[str]) -> None:
-    """End calls that nobody living works on."""
+def cancel_calls(tx: Transaction, call_ids: Iterable[str], values: Mapping[str, Any] | None = None) -> None:
+    """End calls that nobody living works on; `values`: what more is written of them."""
     chosen = list(call_ids)
     if chosen:
-        changes = {"status": CallStatus.CANCELLED.value, "owner": None, "lease_until": None, "due_at": None, "held": None}
+        changes = {**(values or {}), "status": CallStatus.CANCELLED.value, "owner": None, "lease_until": None, "due_at": None, "held": None}
         _CHANGE_CALLS.run(tx, changes | {"finished_at": NOW}, chosen=chosen)
 
 

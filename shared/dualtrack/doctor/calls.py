@@ -41,6 +41,16 @@ CHECKS: Final = (
         advice="Nobody waits for it any more: report it with the job's events.",
     ),
     Check(
+        name="calls.doubt",
+        subject=Subject.CALLS,
+        promise="an external call that was begun ends with an outcome, or says that it is unknown",
+        sql="""
+            SELECT job_id, id AS subject, format('%s of %s, begun at %s', status, tool, intent_at) AS detail FROM calls
+            WHERE effect = 'external' AND status = 'cancelled' AND intent_at IS NOT NULL AND details->>'outcome' IS DISTINCT FROM 'unknown'
+        """,
+        advice="It may have happened, and nobody is told so: ask the service that it called.",
+    ),
+    Check(
         name="calls.step",
         subject=Subject.CALLS,
         promise="every call belongs to a recorded step",

@@ -21,6 +21,7 @@ from dualtrack.domain.conflicts import (
     OtherApprovalKind,
     OtherArguments,
 )
+from dualtrack.domain.doubt import DOUBTED, OUTCOME, UNKNOWN
 from dualtrack.domain.errors import InvalidRequest, TooLarge
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.ids import new_id
@@ -167,9 +168,10 @@ class Decisions:
             if not _undecided(job, now, same=now.status is ApprovalStatus.ANSWERED and now.outcome is outcome):
                 return now
             if outcome is Resolution.RETRY:
-                steps.let_go(tx, now.call_id, {"intent_at": None})
+                steps.let_go(tx, now.call_id, {"intent_at": None, "details": DOUBTED})
             else:
-                _settle(tx, job, now, ok=outcome is Resolution.HAPPENED, text=observation or _RESOLVED[outcome], outcome=outcome.value)
+                known = UNKNOWN if outcome is Resolution.FAIL else outcome.value
+                _settle(tx, job, now, ok=outcome is Resolution.HAPPENED, text=observation or _RESOLVED[outcome], outcome=known)
             values = {"note": observation, "outcome": outcome.value}
             return self._decided(tx, job, now, ApprovalStatus.ANSWERED, values, {"outcome": outcome.value})
 
@@ -221,7 +223,7 @@ def expire(tx: Transaction, runtime: Runtime, job: Job) -> bool:
     """End a live job's requests whose time is over (its row locked): nobody's decision is a no. Whether there were any."""
     lapsed = [asked for asked in approvals.pending(tx, job.id) if asked.lapsed] if job.stopping is None else []
     for asked in lapsed:
-        _settle(tx, job, asked, ok=False, text=_EXPIRED[asked.kind])
+        _settle(tx, job, asked, ok=False, text=_EXPIRED[asked.kind], outcome=UNKNOWN if asked.kind is ApprovalKind.UNKNOWN else None)
         events.append(tx, job.id, _decided_event(approvals.decide(tx, asked.id, ApprovalStatus.EXPIRED, by=SCHEDULER)))
     if lapsed:
         flow.go_on(tx, runtime, job)
@@ -258,7 +260,7 @@ def _end(job: Job) -> str:
 
 def _settle(tx: Transaction, job: Job, asked: Approval, *, ok: bool, text: str, outcome: str | None = None) -> None:
     """The held call's outcome, without an executor."""
-    details = {"approval_id": asked.id} | ({"outcome": outcome} if outcome else {})
+    details = {"approval_id": asked.id} | ({OUTCOME: outcome} if outcome else {})
     steps.settle_held(tx, asked.call_id, ok=ok, preview=text, details=details)
     call = steps.call(tx, asked.call_id)
     data = {"call_id": call.id, "step": call.step, "tool": call.tool, "ok": ok, "observation": text, "details": details}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from dualtrack.db import steps
 from dualtrack.db.steps import LatestChange
+from dualtrack.domain.doubt import DOUBTED, EARLIER, may_have_happened
 from dualtrack.domain.egress import EgressRequest
 from dualtrack.domain.errors import Cancelled, InvalidPath, ObjectMissing, UnknownTool
 from dualtrack.domain.job import Job
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 _SKIPPED_SHOWN: Final = 10
 _GONE: Final = "Not run: whoever runs this platform has taken the tool {tool} away. Do without it."
-_EARLIER: Final = " An earlier attempt at this call may or may not have happened."
 _NOT_RUN: Final = ToolResult(Observation(ok=False, text=""))
 
 
@@ -56,6 +56,8 @@ class Done:
     wall_s: float = 0.0
     egress: tuple[EgressRequest, ...] = ()
     """What its sandbox asked of the network."""
+    ran: bool = True
+    """Whether the tool gave a result, or was told to stop before it could."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class CallWork:
                 # A thread costs as much as all the rest of a short call: only where the store may keep it waiting.
                 done = interruptible(keep, lease.cancel) if self._stores(result, output) else keep()
             except Cancelled:
-                done = Done(result, job.workspace)
+                done = Done(_storable(result), job.workspace, ran=result is not _NOT_RUN)
             return replace(done, wall_s=time.monotonic() - started, egress=place.asked())
 
     def _ran(self, call: Call, context: ToolContext, place: Place) -> ToolResult:
@@ -131,8 +133,7 @@ class CallWork:
         try:
             tool = self._runtime.registry.tool(call.tool)
         except UnknownTool:  # taken away since the call was decided on
-            doubt = _EARLIER if call.effect is Effect.EXTERNAL and call.attempt > 1 else ""
-            return ToolResult(Observation(ok=False, text=_GONE.format(tool=call.tool) + doubt))
+            return _with_doubt(call, ToolResult(Observation(ok=False, text=_GONE.format(tool=call.tool))))
         if call.effect is Effect.WORKSPACE:
             place.begin()
         if call.effect is Effect.EXTERNAL:
@@ -144,7 +145,7 @@ class CallWork:
         point(Fault.EXECUTOR_EFFECTED, call.job_id)
         if call.effect is Effect.EXTERNAL:
             point(Fault.EXTERNAL_SENT, call.job_id)
-        return result
+        return _with_doubt(call, result)
 
     def _saved(
         self, store: WorkspaceStore, job: Job, call: Call, lease: Lease, place: Place, result: ToolResult
@@ -212,8 +213,8 @@ class CallWork:
 
     def _stored(self, job: Job, call: Call, result: ToolResult) -> tuple[ToolResult, str | None]:
         """The result as the database takes it, and where its whole observation lies if that is long."""
-        text = storable(result.observation.text)
-        result = replace(result, observation=replace(result.observation, text=text), details=storable(result.details))
+        result = _storable(result)
+        text = result.observation.text
         if len(text) <= self._runtime.limits.observation_chars:
             return result, None
         key = observations.key(job.tenant_id, job.id, call.id, call.attempt)
@@ -250,6 +251,19 @@ class CallWork:
                 return ToolResult(Observation(ok=False, text=text), details=result.details), ()
             kept.append((request, entry))
         return result, tuple(kept)
+
+
+def _storable(result: ToolResult) -> ToolResult:
+    """The result as the database takes it."""
+    observation = replace(result.observation, text=storable(result.observation.text))
+    return replace(result, observation=observation, details=storable(result.details))
+
+
+def _with_doubt(call: Call, result: ToolResult) -> ToolResult:
+    """The result, with a word on an attempt before this one of which nobody knows whether it happened; a success speaks for all."""
+    if result.observation.ok or not may_have_happened(call):
+        return result
+    return _with_lines(replace(result, details=dict(result.details) | DOUBTED), EARLIER)
 
 
 def _with_lines(result: ToolResult, *lines: str) -> ToolResult:

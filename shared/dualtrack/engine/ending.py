@@ -8,6 +8,7 @@ from typing import Final
 from dualtrack.db import approvals, events, jobs, presence, steps
 from dualtrack.db.engine import Transaction
 from dualtrack.domain.conflicts import JobEnded
+from dualtrack.domain.doubt import DOUBTED, TOLD, may_have_happened
 from dualtrack.domain.errors import DualtrackError
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
@@ -145,8 +146,10 @@ def end_unreadable(tx: Transaction, job_id: str, error: DualtrackError) -> bool:
 
 
 def _drop(tx: Transaction, job_id: str, left: Sequence[Call]) -> list[NewEvent]:
-    """Cancel calls of a job that ends and withdraw what it asked people; the events that tell of it."""
-    steps.cancel_calls(tx, [call.id for call in left])
+    """Cancel calls of a job that ends, those in doubt as such, and withdraw what it asked people; the events that tell of it."""
+    doubtful = {call.id for call in left if may_have_happened(call)}
+    steps.cancel_calls(tx, [call.id for call in left if call.id not in doubtful])
+    steps.cancel_calls(tx, doubtful, {"preview": TOLD, "details": DOUBTED})
     withdrawn = [
         NewEvent(
             EventType.APPROVAL_DECIDED,
@@ -154,5 +157,12 @@ def _drop(tx: Transaction, job_id: str, left: Sequence[Call]) -> list[NewEvent]:
         )
         for approval_id, call_id in approvals.withdraw(tx, job_id, by=_PLATFORM)
     ]
-    cancelled = [NewEvent(EventType.CALL_CANCELLED, {"call_id": call.id, "step": call.step, "tool": call.tool}) for call in left]
+    told = {"observation": TOLD, "details": DOUBTED}
+    cancelled = [
+        NewEvent(
+            EventType.CALL_CANCELLED,
+            {"call_id": call.id, "step": call.step, "tool": call.tool} | (told if call.id in doubtful else {}),
+        )
+        for call in left
+    ]
     return [*withdrawn, *cancelled]

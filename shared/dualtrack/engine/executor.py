@@ -15,6 +15,7 @@ from dualtrack.db.engine import Transaction, assert_no_transaction
 from dualtrack.db.prepared import Later
 from dualtrack.db.rows import call_of
 from dualtrack.db.usual_calls import Begun, Outcome
+from dualtrack.domain.doubt import DOUBTED, TOLD, in_doubt, may_have_happened
 from dualtrack.domain.errors import (
     DatabaseUnavailable,
     DualtrackError,
@@ -149,7 +150,7 @@ class Executor:
         if job.stopping is not None:
             self._stop(tx, job, call)
             return None
-        if ledger.in_doubt(call) and not ledger.resolve(tx, self._runtime, job, call):
+        if in_doubt(call) and not ledger.resolve(tx, self._runtime, job, call):
             return None
         refused = self._refused(tx, call)
         if refused is not None:
@@ -202,7 +203,8 @@ class Executor:
 
     def _settle(self, job: Job, call: Call, lease: Lease, done: Done) -> Work[None]:
         """Write the outcome down, or, where the job was told to stop meanwhile, that the call was cancelled."""
-        if lease.cancel.is_set() and not lease.lost:
+        told = call.effect is Effect.EXTERNAL and done.ran  # what has happened outside is no less true for a job that stops
+        if lease.cancel.is_set() and not lease.lost and not told:
             with self._runtime.database.transaction() as tx:
                 now = jobs.get(tx, job.id, lock=True)
                 if done.egress:
@@ -280,12 +282,13 @@ class Executor:
 
         `seen`: what the command had said until then.
         """
-        if not seen and ledger.in_doubt(steps.call(tx, call.id)):
-            seen = ledger.TOLD
+        details = {}
+        if may_have_happened(steps.call(tx, call.id)):
+            seen, details = TOLD, {"details": DOUBTED}
         preview = observations.preview(storable(seen), call.id, self._runtime.limits.observation_chars)
-        steps.settle(tx, call.id, call.attempt, {"status": CallStatus.CANCELLED.value, "preview": preview})
+        steps.settle(tx, call.id, call.attempt, {"status": CallStatus.CANCELLED.value, "preview": preview} | details)
         data = {"call_id": call.id, "step": call.step, "tool": call.tool, "observation": preview}
-        events.append(tx, job.id, NewEvent(EventType.CALL_CANCELLED, data))
+        events.append(tx, job.id, NewEvent(EventType.CALL_CANCELLED, data | details))
         if job.stopping is not None:
             finish_stop(tx, job.id, job.stopping)
 
@@ -298,14 +301,17 @@ class Executor:
             if now.stopping is not None:
                 self._stop(tx, now, call)
                 return
-            if ledger.may_have_happened(tx, call, error) and not ledger.resolve(tx, self._runtime, now, call):
+            doubtful = ledger.leaves_doubt(tx, call, error)
+            if doubtful and not ledger.resolve(tx, self._runtime, now, call):
                 return
+            last = gives_up(error, failures, self._runtime.limits)
             pause = backoff(failures, self._runtime.limits)
             due = Later(pause)
             values = {"status": CallStatus.PENDING.value, "due_at": due, "not_before": due, "tries": 0, "failures": failures}
-            values["intent_at"] = None
+            if not (doubtful and last):
+                values["intent_at"] = None
             steps.settle(tx, call.id, call.attempt, values)
-            if gives_up(error, failures, self._runtime.limits):
+            if last:
                 end_job(tx, job.id, JobStatus.FAILED, reason=error.code, message=error.message)
                 return
             data = {"call_id": call.id, "step": call.step, "tool": call.tool, "code": error.code, "message": error.message}

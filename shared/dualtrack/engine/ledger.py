@@ -10,6 +10,7 @@ from typing import Final
 
 from dualtrack.db import events, steps
 from dualtrack.db.engine import Transaction
+from dualtrack.domain.doubt import DOUBTED, TOLD
 from dualtrack.domain.errors import DualtrackError, OutgoingError, UnknownTool
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
@@ -23,13 +24,6 @@ from dualtrack.engine import approvals, flow
 from dualtrack.engine.ending import end_job
 from dualtrack.engine.runtime import Runtime
 
-UNKNOWN: Final = "unknown"
-"""`details.outcome` of a call that ended in doubt."""
-TOLD: Final = (
-    "Outcome unknown: the call was begun, but its answer never came (a worker died, or the connection broke). "
-    "It may or may not have happened: find out before you do it again."
-)
-
 _ASKED: Final = "The call was begun, but its answer never came. Did it happen?"
 
 
@@ -39,13 +33,8 @@ def begin(runtime: Runtime, call: Call) -> None:
         steps.intend(tx, call.id, call.attempt)
 
 
-def in_doubt(call: Call) -> bool:
-    """Whether a call that has no outcome may have happened."""
-    return call.effect is Effect.EXTERNAL and call.intent_at is not None
-
-
-def may_have_happened(tx: Transaction, call: Call, error: DualtrackError) -> bool:
-    """Whether an external call may have happened although it raised."""
+def leaves_doubt(tx: Transaction, call: Call, error: DualtrackError) -> bool:
+    """Whether an external call may have happened although this attempt raised."""
     if call.effect is not Effect.EXTERNAL or (isinstance(error, OutgoingError) and not error.sent):
         return False
     return steps.call(tx, call.id).intent_at is not None
@@ -60,6 +49,7 @@ def resolve(tx: Transaction, runtime: Runtime, job: Job, call: Call) -> bool:
     data = {"call_id": call.id, "step": call.step, "tool": call.tool, "attempt": call.attempt, "policy": policy.value}
     events.append(tx, job.id, NewEvent(EventType.CALL_IN_DOUBT, data))
     if policy is OnUnknown.RETRY:
+        steps.doubt(tx, call.id)
         return True
     if policy is OnUnknown.ASK:
         steps.settle(tx, call.id, call.attempt, {"status": CallStatus.PENDING.value, "due_at": None, "tries": 0})
@@ -87,7 +77,6 @@ def _ruled(runtime: Runtime, job: Job, call: Call) -> OnUnknown:
 
 def settle_unknown(tx: Transaction, job: Job, call: Call) -> None:
     """Write the outcome "unknown" of a claimed call."""
-    details = {"outcome": UNKNOWN}
-    steps.settle(tx, call.id, call.attempt, {"status": CallStatus.FAILED.value, "ok": False, "preview": TOLD, "details": details})
+    steps.settle(tx, call.id, call.attempt, {"status": CallStatus.FAILED.value, "ok": False, "preview": TOLD, "details": DOUBTED})
     data = {"call_id": call.id, "step": call.step, "tool": call.tool, "ok": False, "observation": TOLD, "attempt": call.attempt}
-    events.append(tx, job.id, NewEvent(EventType.CALL_FINISHED, data | {"details": details}))
+    events.append(tx, job.id, NewEvent(EventType.CALL_FINISHED, data | {"details": DOUBTED}))

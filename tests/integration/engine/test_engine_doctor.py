@@ -107,6 +107,7 @@ ENDED = [
     ("calls.step", "DELETE FROM steps WHERE job_id = :job AND number = 2"),
     ("jobs.at_rest", "UPDATE jobs SET due_at = now() WHERE id = :job"),
     ("jobs.finished", "UPDATE jobs SET finished_at = NULL WHERE id = :job"),
+    ("calls.doubt", "UPDATE calls SET effect = 'external', status = 'cancelled', intent_at = now() WHERE job_id = :job AND step = 1"),
     ("calls.at_rest", "UPDATE calls SET due_at = now() WHERE job_id = :job AND step = 1"),
     ("calls.live_job", "UPDATE calls SET status = 'pending', finished_at = NULL WHERE job_id = :job AND step = 2 AND position = 0"),
     ("usage.job", "UPDATE jobs SET output_tokens = output_tokens + 1 WHERE id = :job"),

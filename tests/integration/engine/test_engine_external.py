@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -41,12 +42,16 @@ class Pay:
         self.keys: list[str] = []
         self.then: Callable[[], None] = lambda: None
         self.before: Callable[[], None] = lambda: None
+        self.cancel = threading.Event()
+        """Of the call under way: set when it is to stop."""
+        self.refuses = False
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         self.before()
         self.keys.append(context.idempotency_key)
+        self.cancel = context.cancel
         self.then()
-        return ToolResult(Observation(ok=True, text="paid"))
+        return ToolResult(Observation(ok=not self.refuses, text="refused" if self.refuses else "paid"))
 
 
 @pytest.fixture
