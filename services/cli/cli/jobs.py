@@ -19,6 +19,8 @@ from cli.request import own_key, path_of
 from cli.session import Session, command, read_stdin
 from cli.spec import MAX_SPEC_BYTES, check, input_entry, merge, parse_input, parse_metadata, read_spec, require_key
 
+_LISTED = "id,status,reason,waiting_for,step,created_at,instructions"
+"""What the table shows of a job."""
 _TIME = "such as 2026-11-30T08:00:00Z"
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of the job.")]
 
@@ -175,6 +177,8 @@ def list_jobs(
     if oldest_first:
         params.append(("order", "asc"))
     params += [(f"metadata.{key}", value) for key, value in parse_metadata(metadata or []).items()]
+    if not session.as_json:
+        params.append(("fields", _LISTED))
     found = session.client.pages("/v1/jobs", params, limit=None if everything else limit)
     if session.as_json:
         session.out.document(found)

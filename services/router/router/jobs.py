@@ -21,6 +21,7 @@ from router.auth import CallerDep
 from router.dependencies import FeedDep, ServicesDep
 from router.errors import documented
 from router.idempotency import OnceDep, repeated
+from router.job_fields import FieldsDep, JobPart, part, parts
 from router.job_query import METADATA_PARAMETER, JobFilterDep, Order, OrderQuery
 from router.job_views import JobView, answered, row_views, shown
 from router.no_fields import NO_FIELDS
@@ -90,16 +91,18 @@ def submit(
     summary="List jobs",
     responses=documented(),
     dependencies=[KNOWN_QUERY],
+    response_model=ListView[JobView] | ListView[JobPart],
     openapi_extra={"parameters": [METADATA_PARAMETER]},
 )
 def list_jobs(
     caller: CallerDep,
     services: ServicesDep,
     wanted: JobFilterDep,
+    fields: FieldsDep,
     order: OrderQuery = Order.DESC,
     limit: LimitQuery = DEFAULT_LIMIT,
     after: AfterIdQuery = None,
-) -> ListView[JobView]:
+) -> ListView[JobView] | Response:
     """Newest first, unless `order` is `asc`. Filters add up: a job is shown where all of them fit."""
     size = page_size(limit, services.runtime.limits.page_size)
     behind = cursor(after, "job")
@@ -107,21 +110,30 @@ def list_jobs(
         found = job_lists.page(tx, caller.tenant_id, limit=size + 1, wanted=wanted, cursor=behind, oldest_first=order is Order.ASC)
         rows, more = cut(found, size)
         views = row_views(tx, rows)
+    if fields is not None:
+        return parts(views, fields, has_more=more)
     return listed(views, [job.id for job in rows], has_more=more)
 
 
-@router.get("/v1/jobs/{job_id}", summary="Show a job", responses=documented(404), dependencies=[KNOWN_QUERY])
+@router.get(
+    "/v1/jobs/{job_id}",
+    summary="Show a job",
+    responses=documented(404),
+    dependencies=[KNOWN_QUERY],
+    response_model=JobView | JobPart,
+)
 async def show(
     request: Request,
     job_id: JobId,
     caller: CallerDep,
     services: ServicesDep,
     feed: FeedDep,
+    fields: FieldsDep,
     wait_s: Annotated[
         float,
         Query(ge=0, allow_inf_nan=False, description="Answer when it has ended or is `waiting`, after this many seconds at the latest."),
     ] = 0,
-) -> JobView:
+) -> JobView | Response:
     """How a job stands; with `wait_s`, how it stands once nothing more happens by itself, or when the time is over."""
     known = job_id_of(job_id)
     runtime = services.runtime
@@ -141,7 +153,7 @@ async def show(
             while waits and not head.settled:
                 waits = await feed.settled(known, head, until)
                 head, view = await feed.run(look)
-    return view
+    return view if fields is None else part(view, fields)
 
 
 @router.post(

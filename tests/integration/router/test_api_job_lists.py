@@ -111,6 +111,28 @@ def test_jobs_are_found_by_where_they_come_from_and_why_they_ended(api: Api, cli
         assert listed(own, schedule_id=schedule) == [started], "a job outlives its schedule"
 
 
+def test_only_the_fields_asked_for_are_sent(client: httpx.Client) -> None:
+    for _ in range(3):
+        submit(client, metadata={"team": "a"})
+    rows = client.get("/v1/jobs").json()
+    some = client.get("/v1/jobs", params={"fields": "id,usage, created_at", "limit": 2}).json()
+    assert {**some, "data": []} == {**client.get("/v1/jobs", params={"limit": 2}).json(), "data": []}, "paged as ever"
+    assert some["data"] == [{name: row[name] for name in ("id", "usage", "created_at")} for row in rows["data"][:2]]
+    assert client.get("/v1/jobs", params={"fields": ",".join(rows["data"][0])}).json() == rows
+    path = f"/v1/jobs/{rows['data'][0]['id']}"
+    assert client.get(path, params={"fields": ["status", "metadata"]}).json() == {"status": "queued", "metadata": {"team": "a"}}
+    client.post(f"{path}/cancel")
+    assert client.get(path, params={"fields": "status", "wait_s": 9}).json() == {"status": "cancelled"}
+
+
+@pytest.mark.parametrize("fields", ["", "id,", "state", "usage.cost_usd", "id,Status", "*", "\x00"])
+def test_a_field_that_jobs_do_not_have_is_refused_with_those_they_have(client: httpx.Client, fields: str) -> None:
+    for path in ("/v1/jobs", f"/v1/jobs/{submit(client)['id']}"):
+        answer = client.get(path, params={"fields": fields})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "fields")
+        assert "there are: id, object, status, reason, " in answer.json()["error"]["message"]
+
+
 def test_a_job_shows_the_key_and_the_schedule_that_it_comes_from(api: Api) -> None:
     _, key = api.new_key()
     with api.client(key) as client:

@@ -40,9 +40,13 @@ def test_list(router: Router, run: Run) -> None:
     run("jobs", "list", "--since", "2026-11-30T08:00:00+01:00", "--schedule", "sched_1", "--reason", "paused", "--oldest-first")
     asked = dict(router.asked[1].url.params)
     asked.pop("limit")
+    assert asked.pop("fields").split(",") == ["id", "status", "reason", "waiting_for", "step", "created_at", "instructions"]
     assert asked == {"created_after": "2026-11-30T08:00:00+01:00", "schedule_id": "sched_1", "reason": "paused", "order": "asc"}
+    run("jobs", "list", "--json")
+    assert "fields" not in router.asked[-1].url.params, "all of a job, for programs"
     run("jobs", "list", "--limit", "1", "--agent", "writer", "--parent", "job_0", "--metadata", "team=finance", "--metadata", "a=b=c")
     asked = dict(router.asked[-1].url.params)
+    asked.pop("fields")
     assert asked == {"agent": "writer", "parent_id": "job_0", "metadata.team": "finance", "metadata.a": "b=c", "limit": "1"}
     assert run("jobs", "list", "--metadata", "team").exit_code == Exit.USAGE
 
