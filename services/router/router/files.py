@@ -15,14 +15,14 @@ from dualtrack.domain.ids import is_id, new_id
 from dualtrack.domain.limits import KIB
 from dualtrack.domain.paths import file_name
 from dualtrack.domain.step import StoredFile
-from dualtrack.objects.blobs import BlobStore
+from dualtrack.objects.blobs import BlobStore, digest_of
 from dualtrack.objects.disposition import safe_content_type
 from router.auth import CallerDep
 from router.body import require_form
 from router.dependencies import ServicesDep
 from router.download import DESCRIPTION, download
 from router.errors import documented
-from router.idempotency import IdempotencyKey, repeated
+from router.idempotency import IdempotencyKey, made_before, repeated
 from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, page_size
 from router.services import RouterServices
 from router.views import FileView, ListView, listed
@@ -77,21 +77,30 @@ def upload(
 
 
 def _store(services: RouterServices, file: UploadFile, tenant_id: str, idempotency_key: str | None) -> tuple[StoredFile, bool]:
-    """The file, and whether it is new. Its bytes are stored before its row, so that no row is ever without them."""
+    """The file, and whether it is new. Its bytes are stored before its row, so that no row is ever without them.
+
+    With an idempotency key they are read once more before that: what was taken once is not refused, whatever is allowed today.
+    """
     # The form's parser takes `x` out of `C:\x` without a word: only the header still tells.
     if "\\" in file.headers.get("content-disposition", "").replace('\\"', ""):
         raise InvalidPath("The file's name holds a backslash: leave out directories.", param="file")
     name = file_name(file.filename or "", param="file")
     if name == ".":
         raise InvalidPath("The file needs a name.", param="file")
+    request = None
+    if idempotency_key is not None:
+        # The form's parts are told apart by a text that every client makes up anew: only name and content are the request.
+        content, _ = digest_of(file.file)
+        request = RequestKey.of(tenant_id, idempotency_key, "POST /v1/files", name, content)
+        made = made_before(services.runtime.database, request)
+        if made is not None:
+            return _file(services, made, tenant_id), False
     limit = services.runtime.limits.upload_bytes
     if file.size is not None and file.size > limit:
         raise TooLarge(f"A file may have {limit} bytes (limits.upload_bytes).", param="file")
     declared = safe_content_type(file.content_type or "")
     kind = declared if file.content_type else mimetypes.guess_type(name)[0] or declared
     blob = BlobStore(services.runtime.store, tenant_id).put_file(file.file)
-    # The form's parts are told apart by a text that every client makes up anew: only name and content are the request.
-    request = RequestKey.of(tenant_id, idempotency_key, "POST /v1/files", name, blob.sha256) if idempotency_key is not None else None
     with services.runtime.database.transaction() as tx:
 
         def add() -> str:

@@ -9,13 +9,14 @@ from fastapi import APIRouter, Body, Response
 from dualtrack.db.engine import Database
 from dualtrack.domain.forking import Changes, Fork
 from dualtrack.domain.job import Job
-from dualtrack.engine import forks
+from dualtrack.engine import forks, intake
 from router.auth import CallerDep
 from router.dependencies import ServicesDep
 from router.errors import documented
 from router.idempotency import OnceDep, repeated
 from router.job_views import JobView, answered
 from router.jobs import JobId, job_id_of
+from router.services import RouterServices
 from router.text import require_clean
 
 router: Final = APIRouter(tags=["jobs"])
@@ -45,6 +46,8 @@ def fork(
     What is copied is not done again and costs the new job nothing. 409: the step has not ended, or was cut short.
     """
     require_clean(request.model_dump())
+    if once.made is not None:
+        return _again(services, caller.tenant_id, once.made, response)
     job, new = forks.fork(
         services.runtime,
         tenant_id=caller.tenant_id,
@@ -53,7 +56,7 @@ def fork(
         changes=request,
         known_models=[info.id for info in services.gateway.models()],
         key_id=caller.key_id,
-        once=once,
+        once=once.key,
     )
     return _shown(services.runtime.database, job, response, new=new)
 
@@ -74,6 +77,8 @@ def retry(
     """
     wanted = changes or Changes()
     require_clean(wanted.model_dump())
+    if once.made is not None:
+        return _again(services, caller.tenant_id, once.made, response)
     job, new = forks.retry(
         services.runtime,
         tenant_id=caller.tenant_id,
@@ -81,9 +86,13 @@ def retry(
         changes=wanted,
         known_models=[info.id for info in services.gateway.models()],
         key_id=caller.key_id,
-        once=once,
+        once=once.key,
     )
     return _shown(services.runtime.database, job, response, new=new)
+
+
+def _again(services: RouterServices, tenant_id: str, job_id: str, response: Response) -> JobView:
+    return _shown(services.runtime.database, intake.again(services.runtime, tenant_id=tenant_id, job_id=job_id), response, new=False)
 
 
 def _shown(database: Database, job: Job, response: Response, *, new: bool) -> JobView:

@@ -1,19 +1,25 @@
 """`Idempotency-Key`: the one way in which a POST that creates something is made safe to repeat.
 
-An address takes `once: OnceDep` and passes it to `dualtrack.db.idempotency.once` in the transaction that creates the resource; it
-answers 200 where that was not new. `REPEATED` describes that answer.
+An address takes `once: OnceDep`. Where that says what was `made` it answers 200 with it, and checks nothing: what was accepted once is not
+refused since. Otherwise it passes the `key` to `dualtrack.db.idempotency.once` in the transaction that creates the resource, and
+answers 200 where that was not new. `repeated` describes that answer.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Request
 from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
 
+from dualtrack.db import idempotency
+from dualtrack.db.engine import Database
 from dualtrack.db.idempotency import RequestKey
 from router.auth import CallerDep
+from router.dependencies import ServicesDep
 
 IdempotencyKey = Annotated[
     str | None,
@@ -26,10 +32,27 @@ IdempotencyKey = Annotated[
 ]
 
 
-async def _once(request: Request, caller: CallerDep, idempotency_key: IdempotencyKey = None) -> RequestKey | None:
+@dataclass(frozen=True, slots=True)
+class Once:
+    """What a request's `Idempotency-Key` says."""
+
+    key: RequestKey | None
+    """None: none was sent."""
+    made: str | None
+    """Id of what this request made before; None: nothing yet."""
+
+
+async def _once(request: Request, caller: CallerDep, services: ServicesDep, idempotency_key: IdempotencyKey = None) -> Once:
     if idempotency_key is None:
-        return None
-    return RequestKey.of(caller.tenant_id, idempotency_key, request.method, request.url.path, _normal(await request.body()))
+        return Once(None, None)
+    key = RequestKey.of(caller.tenant_id, idempotency_key, request.method, request.url.path, _normal(await request.body()))
+    return Once(key, await run_in_threadpool(made_before, services.runtime.database, key))
+
+
+def made_before(database: Database, key: RequestKey) -> str | None:
+    """Id of what this request made before; None: nothing yet. Raises `IdempotencyMismatch`."""
+    with database.transaction() as tx:
+        return idempotency.made(tx, key)
 
 
 def _normal(body: bytes) -> bytes:
@@ -40,8 +63,8 @@ def _normal(body: bytes) -> bytes:
         return body
 
 
-OnceDep = Annotated[RequestKey | None, Depends(_once)]
-"""A parameter of this type makes an address take an `Idempotency-Key`; None where none was sent."""
+OnceDep = Annotated[Once, Depends(_once)]
+"""A parameter of this type makes an address take an `Idempotency-Key`."""
 
 
 def repeated(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:

@@ -73,8 +73,11 @@ def submit(
     """Accepted means kept: from this answer on, the job is worked on until it ends, whatever crashes."""
     require_clean(spec.model_dump())
     runtime = services.runtime
-    intake.check_spec(spec, runtime.registry, [info.id for info in services.gateway.models()], runtime.limits, runtime.policies)
-    job, new = intake.submit(runtime, tenant_id=caller.tenant_id, spec=spec, key_id=caller.key_id, once=once)
+    if once.made is None:
+        intake.check_spec(spec, runtime.registry, [info.id for info in services.gateway.models()], runtime.limits, runtime.policies)
+        job, new = intake.submit(runtime, tenant_id=caller.tenant_id, spec=spec, key_id=caller.key_id, once=once.key)
+    else:
+        job, new = intake.again(runtime, tenant_id=caller.tenant_id, job_id=once.made), False
     if not new:
         response.status_code = 200
     response.headers["Location"] = f"/v1/jobs/{job.id}"

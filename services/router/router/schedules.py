@@ -49,7 +49,7 @@ def add(spec: ScheduleSpec, caller: CallerDep, services: ServicesDep, response: 
     """The job is submitted at each time, exactly once for each, counted under the API key that made the schedule."""
     require_clean(spec.model_dump())
     runtime = services.runtime
-    job = _checked(services, spec.job, caller.tenant_id)
+    job = spec.job if once.made is not None else _checked(services, spec.job, caller.tenant_id)
 
     def create() -> str:
         if schedules.count(tx, caller.tenant_id) >= runtime.limits.schedules:
@@ -64,7 +64,7 @@ def add(spec: ScheduleSpec, caller: CallerDep, services: ServicesDep, response: 
         return schedule_id
 
     with runtime.database.transaction() as tx:
-        schedule_id, new = idempotency.once(tx, once, create)
+        schedule_id, new = idempotency.once(tx, once.key, create)
         schedule = schedules.get(tx, schedule_id, tenant_id=caller.tenant_id)
     if not new:
         response.status_code = 200
@@ -134,7 +134,9 @@ def run(schedule_id: ScheduleId, caller: CallerDep, services: ServicesDep, respo
     """Submit its job at once, whatever the overlap policy says, also while it is paused. Its times stay as they are."""
     with services.runtime.database.transaction() as tx:
         schedule = _get(tx, schedule_id, caller.tenant_id)
-    found, new = run_now(services.runtime, schedule, once)
+        found, new = None if once.made is None else schedules.run_of_job(tx, once.made, schedule.id), False
+    if found is None:
+        found, new = run_now(services.runtime, schedule, once.key)
     if not new:
         response.status_code = 200
     return RunView.of(found)

@@ -83,7 +83,7 @@ def write(job_id: JobId, message: NewMessage, caller: CallerDep, services: Servi
             job = jobs.get(tx, known, tenant_id=caller.tenant_id, lock=True)
             return str(steering.write(tx, services.runtime, job, message.content, by=caller.key_id).number)
 
-        number, new = idempotency.once(tx, once, add)
+        number, new = idempotency.once(tx, once.key, add)
         if not new:
             response.status_code = 200
         return MessageView.of(messages.get(tx, known, int(number)))

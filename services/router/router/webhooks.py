@@ -47,7 +47,8 @@ def add(spec: WebhookSpec, caller: CallerDep, services: ServicesDep, response: R
     """
     require_clean(spec.model_dump())
     runtime = services.runtime
-    guard.check(spec.url, allow=runtime.allow)
+    if once.made is None:
+        guard.check(spec.url, allow=runtime.allow)
 
     def create() -> str:
         if webhooks.count(tx, caller.tenant_id) >= runtime.limits.webhooks:
@@ -67,7 +68,7 @@ def add(spec: WebhookSpec, caller: CallerDep, services: ServicesDep, response: R
         return webhook_id
 
     with runtime.database.transaction() as tx:
-        webhook_id, new = idempotency.once(tx, once, create)
+        webhook_id, new = idempotency.once(tx, once.key, create)
         webhook = webhooks.get(tx, webhook_id, tenant_id=caller.tenant_id)
     if not new:
         response.status_code = 200
@@ -152,7 +153,7 @@ def rotate(
             webhooks.rotate(tx, webhook, services.runtime.sealer.seal(secret), services.runtime.limits.webhook_rotation_s)
             return known
 
-        idempotency.once(tx, once, act)
+        idempotency.once(tx, once.key, act)
         webhook = webhooks.get(tx, known, tenant_id=caller.tenant_id)
     return WebhookView.of(webhook, secret=services.runtime.sealer.open(webhook.secret))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, Row, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from dualtrack.db.engine import Transaction
@@ -33,6 +33,18 @@ class RequestKey:
         return cls(tenant_id, key, digest.hexdigest())
 
 
+def made(tx: Transaction, request: RequestKey) -> str | None:
+    """The id of what the key's request made; None: the key was not used yet, so far as is committed.
+
+    Asked before anything is checked, since what could be made once may be refused today. `once` still decides.
+
+    Raises:
+        IdempotencyMismatch: the key was used with another request.
+    """
+    row = tx.connection.execute(select(idempotency_keys).where(_ours(request))).one_or_none()
+    return None if row is None else _same(row, request)
+
+
 def once(tx: Transaction, request: RequestKey | None, create: Callable[[], str]) -> tuple[str, bool]:
     """What `create` gives (the new resource's id), the first time; then the same id again, without calling it. And whether it is new.
 
@@ -43,16 +55,23 @@ def once(tx: Transaction, request: RequestKey | None, create: Callable[[], str])
     """
     if request is None:
         return create(), True
-    ours = (idempotency_keys.c.tenant_id == request.tenant_id) & (idempotency_keys.c.key == request.key)
     values = {"tenant_id": request.tenant_id, "key": request.key, "fingerprint": request.fingerprint, "resource_id": ""}
     statement = insert(idempotency_keys).values(values).on_conflict_do_nothing().returning(idempotency_keys.c.key)
     if tx.connection.execute(statement).one_or_none() is not None:
         resource_id = create()
-        tx.connection.execute(update(idempotency_keys).where(ours).values(resource_id=resource_id))
+        tx.connection.execute(update(idempotency_keys).where(_ours(request)).values(resource_id=resource_id))
         return resource_id, True
-    row = tx.connection.execute(select(idempotency_keys).where(ours)).one()
+    return _same(tx.connection.execute(select(idempotency_keys).where(_ours(request))).one(), request), False
+
+
+def _ours(request: RequestKey) -> ColumnElement[bool]:
+    return (idempotency_keys.c.tenant_id == request.tenant_id) & (idempotency_keys.c.key == request.key)
+
+
+def _same(row: Row[Any], request: RequestKey) -> str:
+    """The resource of the row, where its request is this one."""
     if row.fingerprint != request.fingerprint:
         raise IdempotencyMismatch(
             "This Idempotency-Key was used with another request: take a new key for a new request.", param="Idempotency-Key"
         )
-    return str(row.resource_id), False
+    return str(row.resource_id)

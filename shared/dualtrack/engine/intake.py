@@ -103,6 +103,21 @@ def submit(
     return job, new
 
 
+def again(runtime: Runtime, *, tenant_id: str, job_id: str) -> Job:
+    """A job that was accepted before, for whoever asks for it once more under the same idempotency key.
+
+    They may do so because whoever accepted it died before ringing, so one that nobody has begun is rung for.
+
+    Raises:
+        NotFound: there is none.
+    """
+    with runtime.database.transaction() as tx:
+        job = jobs.get(tx, job_id, tenant_id=tenant_id)
+    if job.status is JobStatus.QUEUED:
+        doorbells.plan(runtime, job)
+    return job
+
+
 def prepare(runtime: Runtime, *, tenant_id: str, spec: JobSpec) -> Prepared:
     """Find a job's inputs, make its first workspace and look at its webhook's address, for `create`.
 

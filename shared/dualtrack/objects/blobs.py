@@ -51,6 +51,23 @@ class Blob:
     """Where it lies in the object store."""
 
 
+def digest_of(source: BinaryIO, check: Check = never) -> tuple[str, int]:
+    """SHA-256 and size of a seekable file from its current position on, where it stands again afterwards; never held in memory.
+
+    Raises:
+        Cancelled: `check` says so, which is asked between two pieces of it.
+    """
+    start = source.tell()
+    hashing = hashlib.sha256()
+    size = 0
+    while chunk := source.read(_CHUNK_BYTES):
+        check()
+        hashing.update(chunk)
+        size += len(chunk)
+    source.seek(start)
+    return hashing.hexdigest(), size
+
+
 class BlobStore:
     """The blobs of one tenant. Thread-safe, and cheap to make: what a process knows of a store is shared by all."""
 
@@ -86,16 +103,8 @@ class BlobStore:
             SourceChanged: it changed between the two.
             Cancelled: `check` says so, which is asked between two pieces of it.
         """
-        start = source.tell()
-        hashing = hashlib.sha256()
-        size = 0
-        while chunk := source.read(_CHUNK_BYTES):
-            check()
-            hashing.update(chunk)
-            size += len(chunk)
-        digest = hashing.hexdigest()
+        digest, size = digest_of(source, check)
         if not self.has(digest):
-            source.seek(start)
             self._store.put(self.key(digest), cast("BinaryIO", _Verifying(source, digest, check)))
             self._known.add(self.key(digest), FRESH_S)
         return Blob(digest, size, self.key(digest))
