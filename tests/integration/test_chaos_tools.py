@@ -92,6 +92,18 @@ def test_it_is_slow_when_told(proxy: TcpProxy, client: httpx.Client) -> None:
     assert client.get("/").text == "there"
 
 
+def test_it_falls_silent_when_told_and_refuses_nobody(proxy: TcpProxy, client: httpx.Client) -> None:
+    client.get("/")
+    proxy.silent = True
+    with pytest.raises(httpx.ReadTimeout):
+        client.get("/", timeout=0.2)
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        proxy.silent = False
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+    assert client.get("/").text == "there"
+
+
 def test_it_answers_writes_like_a_full_disk_and_still_reads(proxy: TcpProxy, client: httpx.Client) -> None:
     proxy.refuse_writes = True
     assert client.put("/", content=b"x").status_code == 507

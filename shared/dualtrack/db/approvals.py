@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -97,10 +97,15 @@ def pending(tx: Transaction, job_id: str) -> list[Approval]:
     return [_approval(row) for row in tx.connection.execute(statement.order_by(approvals.c.id))]
 
 
-def jobs_with_lapsed(tx: Transaction, limit: int) -> list[str]:
+def jobs_with_lapsed(tx: Transaction, limit: int, but: Collection[str]) -> list[str]:
     """Ids of jobs with pending requests whose time is over, at most `limit`, the longest overdue first."""
     late = (approvals.c.status == ApprovalStatus.PENDING) & (approvals.c.expires_at <= func.now())
-    statement = select(approvals.c.job_id).where(late).group_by(approvals.c.job_id).order_by(func.min(approvals.c.expires_at))
+    statement = (
+        select(approvals.c.job_id)
+        .where(late, approvals.c.job_id.not_in(but))
+        .group_by(approvals.c.job_id)
+        .order_by(func.min(approvals.c.expires_at))
+    )
     return list(tx.connection.execute(statement.limit(limit)).scalars())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
@@ -131,11 +131,11 @@ class Over(NamedTuple):
     key_id: str | None
 
 
-def over(tx: Transaction, limit: int) -> list[Over]:
+def over(tx: Transaction, limit: int, but: Collection[str]) -> list[Over]:
     """Jobs whose wait for a budget may be over, the longest overdue first."""
     waiting = (jobs.c.waiting_until.is_not(None), jobs.c.not_before <= func.now(), jobs.c.hold == Hold.BUDGET)
-    rows = tx.connection.execute(select(jobs.c.id, jobs.c.key_id).where(*waiting).order_by(jobs.c.not_before).limit(limit))
-    return [Over(*row) for row in rows]
+    statement = select(jobs.c.id, jobs.c.key_id).where(*waiting, jobs.c.id.not_in(but))
+    return [Over(*row) for row in tx.connection.execute(statement.order_by(jobs.c.not_before).limit(limit))]
 
 
 def time_over(tx: Transaction, job_id: str) -> bool:

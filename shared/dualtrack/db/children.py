@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import and_, func, or_, select, update
+from pydantic import ValidationError
+from sqlalchemy import Row, and_, func, or_, select, update
 
+from dualtrack.db import claims
 from dualtrack.db.engine import Transaction
 from dualtrack.db.rows import usage_of
 from dualtrack.db.tables import USAGE_COLUMNS, calls, jobs
 from dualtrack.domain.budgets import Member, Spent
+from dualtrack.domain.errors import RecordUnreadable
 from dualtrack.domain.family import AwaitedChild, Family
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus
-from dualtrack.domain.limits import FAMILY_JOBS, JobLimits
+from dualtrack.domain.limits import FAMILY_JOBS, LARGEST, JobLimits, PlatformLimits
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Held, Hold
 
@@ -23,6 +27,13 @@ _FAMILIES: Final = 0x64746661
 """Class of the advisory locks of families ("dtfa"): of those with two numbers, which nothing else here takes."""
 _PARENT: Final = jobs.alias("parent")
 _CHILD: Final = jobs.alias("child")
+_UNTOLD: Final = (
+    calls.c.held == Held.CHILD,
+    jobs.c.parent_call_id == calls.c.id,
+    jobs.c.finished_at.is_not(None),
+    or_(calls.c.not_before.is_(None), calls.c.not_before <= func.clock_timestamp()),
+)
+"""A child that has ended, and a call that still waits for it and is not left alone."""
 
 
 def count(tx: Transaction, parent_id: str) -> int:
@@ -45,7 +56,10 @@ def lock_family(tx: Transaction, root_id: str) -> None:
 
 
 def family(tx: Transaction, root_id: str) -> list[Member]:
-    """All jobs of a family, what they used, and which of them a planner has claimed."""
+    """All jobs of a family, what they used, and which of them a planner has claimed.
+
+    One whose limits can't be read is bounded by those of the jobs above it. Raises `RecordUnreadable` where that is the root.
+    """
     columns: tuple[Any, ...] = (
         jobs.c.id,
         jobs.c.parent_id,
@@ -60,9 +74,18 @@ def family(tx: Transaction, root_id: str) -> list[Member]:
     for row in rows:
         text = str(row.limits)
         if text not in read:
-            read[text] = JobLimits.model_validate(row.limits, extra="ignore")
+            read[text] = _limits_of(row, root_id)
         found.append(Member(row.id, row.parent_id, read[text], Spent(row.step, Usage(*row[-4:])), row.deciding))
     return found
+
+
+def _limits_of(row: Row[Any], root_id: str) -> JobLimits:
+    try:
+        return JobLimits.model_validate(row.limits, extra="ignore")
+    except ValidationError as error:
+        if row.id == root_id:
+            raise RecordUnreadable(f"The limits of job {root_id} can't be read by this release: {error.errors()[0]['msg']}.") from error
+        return JobLimits.model_validate(LARGEST)
 
 
 def below(tx: Transaction, job: Job, *, most: int = FAMILY_JOBS) -> Family:
@@ -109,29 +132,71 @@ def awaited(tx: Transaction, job_ids: Sequence[str]) -> dict[str, list[AwaitedCh
     return found
 
 
-def untold(tx: Transaction, limit: int) -> list[str]:
-    """Ids of children that have ended and whose parents' calls still wait for them."""
-    waiting = (calls.c.held == Held.CHILD, jobs.c.parent_call_id == calls.c.id, jobs.c.finished_at.is_not(None))
-    return list(tx.connection.execute(select(jobs.c.id).where(*waiting).limit(limit)).scalars())
+def untold(tx: Transaction, most: int, busy: Collection[str]) -> list[str]:
+    """Ids of jobs, at most `most`, with calls that wait for children which have ended: new ones first, then those left alone for longest.
+
+    Without those of `busy`, and what is left alone now.
+    """
+    first = func.min(func.coalesce(calls.c.not_before, func.to_timestamp(0)))
+    statement = select(calls.c.job_id).where(*_UNTOLD, calls.c.job_id.not_in(busy)).group_by(calls.c.job_id).order_by(first)
+    return list(tx.connection.execute(statement.limit(most)).scalars())
 
 
-def astray(tx: Transaction, limit: int) -> list[str]:
+def untold_of(tx: Transaction, parent_id: str) -> list[str]:
+    """Ids of the children of a job that have ended and for which its calls still wait, in the order of their ends."""
+    statement = select(jobs.c.id).where(*_UNTOLD, calls.c.job_id == parent_id)
+    return list(tx.connection.execute(statement.order_by(jobs.c.finished_at)).scalars())
+
+
+def put_off(tx: Transaction, child_ids: Sequence[str], limits: PlatformLimits) -> None:
+    """Leave the ends of those children alone for a while, where they are not told yet; longer each time."""
+    theirs = (calls.c.held == Held.CHILD, calls.c.id.in_(select(jobs.c.parent_call_id).where(jobs.c.id.in_(child_ids))))
+    later = func.clock_timestamp() + claims.pause_after(calls.c.rings, limits)
+    tx.connection.execute(update(calls).where(*theirs).values(not_before=later, rings=func.least(calls.c.rings + 1, 10)))
+
+
+def end_of(tx: Transaction, child_id: str) -> tuple[str, str] | None:
+    """The parent and its call of a child that has ended, whatever else is in its row; None: it has not, or has none."""
+    ended = (jobs.c.id == child_id, jobs.c.finished_at.is_not(None), jobs.c.parent_call_id.is_not(None))
+    row = tx.connection.execute(select(jobs.c.parent_id, jobs.c.parent_call_id).where(*ended)).one_or_none()
+    return None if row is None else (row.parent_id, row.parent_call_id)
+
+
+def astray(tx: Transaction, limit: int, but: Collection[str]) -> list[str]:
     """Ids of live children that don't go along with their parents: those have ended, are to stop, are held, or go on again."""
     told_to_go_on = and_(jobs.c.hold == Hold.PARENT, _PARENT.c.hold.is_(None))
     told_to_wait = and_(jobs.c.hold.is_(None), _PARENT.c.hold.is_not(None))
     over = or_(_PARENT.c.finished_at.is_not(None), _PARENT.c.stopping.is_not(None))
     live = (jobs.c.parent_id == _PARENT.c.id, jobs.c.parent_id.is_not(None), jobs.c.finished_at.is_(None), jobs.c.stopping.is_(None))
-    return list(tx.connection.execute(select(jobs.c.id).where(*live, or_(told_to_go_on, told_to_wait, over)).limit(limit)).scalars())
+    statement = select(jobs.c.id).where(*live, or_(told_to_go_on, told_to_wait, over), jobs.c.id.not_in(but))
+    return list(tx.connection.execute(statement.limit(limit)).scalars())
 
 
-def short_of_family(tx: Transaction, limit: int) -> list[str]:
-    """Ids of children that wait for a budget, where a job of their family was extended."""
+def short_of_family(tx: Transaction, limit: int, but: Collection[str]) -> list[str]:
+    """Ids of children that wait for a budget with no time set to look at them, where a job of their family was extended."""
     relative = jobs.alias("relative")
     extended = select(relative.c.id).where(
         or_(relative.c.id == jobs.c.root_id, relative.c.root_id == jobs.c.root_id), relative.c.limits.is_not(None)
     )
-    waiting = (jobs.c.waiting_until.is_not(None), jobs.c.hold == Hold.BUDGET, jobs.c.root_id.is_not(None))
-    return list(tx.connection.execute(select(jobs.c.id).where(*waiting, extended.exists()).limit(limit)).scalars())
+    waiting = (jobs.c.waiting_until.is_not(None), jobs.c.hold == Hold.BUDGET, jobs.c.root_id.is_not(None), jobs.c.not_before.is_(None))
+    statement = select(jobs.c.id).where(*waiting, extended.exists(), jobs.c.id.not_in(but))
+    return list(tx.connection.execute(statement.limit(limit)).scalars())
+
+
+def set_look(tx: Transaction, job_id: str, pause_s: float) -> None:
+    """Let the scheduler look in `pause_s` seconds whether a job that waits for a budget may go on; an earlier look stands."""
+    later = func.clock_timestamp() + timedelta(seconds=pause_s)
+    waiting = (jobs.c.id == job_id, jobs.c.waiting_until.is_not(None), jobs.c.hold == Hold.BUDGET)
+    tx.connection.execute(update(jobs).where(*waiting).values(not_before=func.least(jobs.c.not_before, later)))
+
+
+def wake_short(tx: Transaction, root_id: str) -> None:
+    """Let the scheduler look at all of a family that wait for a budget: a job of it was extended."""
+    of_family = or_(jobs.c.id == root_id, jobs.c.root_id == root_id)
+    waiting = (jobs.c.waiting_until.is_not(None), jobs.c.hold == Hold.BUDGET, jobs.c.not_before.is_not(None))
+    # In one order: two extensions of a family at once would wait for each other.
+    chosen = select(jobs.c.id).where(of_family, *waiting).order_by(jobs.c.id).with_for_update()
+    tx.connection.execute(update(jobs).where(jobs.c.id.in_(chosen)).values(not_before=func.clock_timestamp()))
 
 
 def hold_for(tx: Transaction, call_id: str, child_id: str) -> None:
@@ -143,5 +208,5 @@ def hold_for(tx: Transaction, call_id: str, child_id: str) -> None:
 def settle(tx: Transaction, call_id: str, values: Mapping[str, Any]) -> bool:
     """Write the outcome of a call that no executor runs, under its job's row lock; False where it has one."""
     open_call = (calls.c.id == call_id) & (calls.c.status == CallStatus.PENDING)
-    ended = {"held": None, "due_at": None, "finished_at": func.now()}
+    ended = {"held": None, "due_at": None, "not_before": None, "finished_at": func.now()}
     return tx.connection.execute(update(calls).where(open_call).values({**values, **ended})).rowcount == 1

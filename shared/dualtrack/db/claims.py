@@ -170,9 +170,14 @@ def ring_due(tx: Transaction, kind: Kind, limits: PlatformLimits, most: int) -> 
     Their next ring is pushed back, doubling up to ten times. Two schedulers at once take different rows.
     """
     table = _TABLES[kind]
-    pause = func.make_interval(0, 0, 0, 0, 0, 0, limits.ring_s * func.least(10.0, func.power(2.0, table.c.rings)))
+    pause = pause_after(table.c.rings, limits)
     due = select(table.c.id).where(_workable(kind), table.c.due_at <= _NOW, table.c.owner.is_(None)).order_by(table.c.due_at)
     return _taken(tx, kind, due, {"due_at": _NOW + pause, "rings": func.least(table.c.rings + 1, 10)}, most)
+
+
+def pause_after(times: ColumnElement[int], limits: PlatformLimits) -> ColumnElement[timedelta]:
+    """How long a row that was looked at so often in vain is left alone: the ring's pause, doubling up to ten times that."""
+    return func.make_interval(0, 0, 0, 0, 0, 0, limits.ring_s * func.least(10.0, func.power(2.0, times)))
 
 
 def waiting(tx: Transaction, kind: Kind, job_id: str) -> list[Row[Any]]:

@@ -90,6 +90,8 @@ schedules: Final = Table(
     Column("paused", Boolean, nullable=False, server_default=text("false")),
     Column("next_at", _TIME),
     Column("created_at", _TIME, nullable=False, server_default=func.now()),
+    Column("look_at", _TIME),  # what is due of it is left alone until then: somebody is at it, or it could not be done
+    Column("looks", Integer, nullable=False, server_default="0"),  # in vain, one after the other
     CheckConstraint("overlap IN ('skip', 'queue', 'cancel')", name="overlap"),
     CheckConstraint("catch_up IN ('latest', 'skip')", name="catch_up"),
     CheckConstraint("NOT (paused AND next_at IS NOT NULL)", name="paused"),

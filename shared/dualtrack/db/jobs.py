@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -243,23 +243,23 @@ def end(tx: Transaction, job_id: str, status: JobStatus, *, reason: str | None, 
     )
 
 
-def past_deadline(tx: Transaction, limit: int) -> list[str]:
+def past_deadline(tx: Transaction, limit: int, but: Collection[str]) -> list[str]:
     """Ids of jobs at work whose wall time is over and that were not told to stop yet, the longest overdue first."""
     working = (jobs.c.finished_at.is_(None), jobs.c.waiting_since.is_(None), jobs.c.stopping.is_(None), jobs.c.hold.is_(None))
-    statement = select(jobs.c.id).where(jobs.c.deadline_at <= func.now(), *working)
+    statement = select(jobs.c.id).where(jobs.c.deadline_at <= func.now(), *working, jobs.c.id.not_in(but))
     return list(tx.connection.execute(statement.order_by(jobs.c.deadline_at).limit(limit)).scalars())
 
 
-def past_wait(tx: Transaction, limit: int) -> list[str]:
+def past_wait(tx: Transaction, limit: int, but: Collection[str]) -> list[str]:
     """Ids of jobs that have waited for too long, the longest overdue first."""
-    statement = select(jobs.c.id).where(jobs.c.waiting_until <= func.now(), jobs.c.stopping.is_(None))
+    statement = select(jobs.c.id).where(jobs.c.waiting_until <= func.now(), jobs.c.stopping.is_(None), jobs.c.id.not_in(but))
     return list(tx.connection.execute(statement.order_by(jobs.c.waiting_until).limit(limit)).scalars())
 
 
-def stopped(tx: Transaction, limit: int) -> list[str]:
+def stopped(tx: Transaction, limit: int, but: Collection[str]) -> list[str]:
     """Ids of jobs that were told to stop, have not ended, and that no living executor works on: whoever should have ended them is dead."""
     working = select(calls.c.id).where(calls.c.job_id == jobs.c.id, calls.c.status == CallStatus.RUNNING, ~unclaimed(calls)).exists()
-    statement = select(jobs.c.id).where(jobs.c.stopping.is_not(None), jobs.c.finished_at.is_(None), ~working)
+    statement = select(jobs.c.id).where(jobs.c.stopping.is_not(None), jobs.c.finished_at.is_(None), ~working, jobs.c.id.not_in(but))
     return list(tx.connection.execute(statement.limit(limit)).scalars())
 
 

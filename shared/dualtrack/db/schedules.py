@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
-from sqlalchemy import Row, Text, cast, delete, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, Text, and_, cast, delete, exists, func, insert, literal_column, or_, select, union, update
 from sqlalchemy.dialects.postgresql import ARRAY
 
+from dualtrack.db import claims
 from dualtrack.db.engine import Transaction
 from dualtrack.db.hook_tables import schedule_runs, schedules
 from dualtrack.db.tables import jobs
 from dualtrack.domain.errors import NotFound, RecordUnreadable
 from dualtrack.domain.job import JobSpec
+from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.schedule import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
+
+_NO_INPUTS: Final[ColumnElement[Any]] = literal_column("'[]'::jsonb")
+_NO_WEBHOOK: Final[ColumnElement[Any]] = literal_column("'null'::jsonb")
 
 
 def add(tx: Transaction, values: Mapping[str, Any]) -> None:
@@ -46,8 +51,9 @@ def count(tx: Transaction, tenant_id: str) -> int:
 
 
 def change(tx: Transaction, schedule_id: str, values: Mapping[str, Any]) -> None:
-    """Change columns."""
-    tx.connection.execute(update(schedules).where(schedules.c.id == schedule_id).values(dict(values)))
+    """Change columns; what is due of it is looked at anew."""
+    anew = {"look_at": None, "looks": 0}
+    tx.connection.execute(update(schedules).where(schedules.c.id == schedule_id).values({**values, **anew}))
 
 
 def remove(tx: Transaction, schedule_id: str) -> None:
@@ -55,17 +61,38 @@ def remove(tx: Transaction, schedule_id: str) -> None:
     tx.connection.execute(delete(schedules).where(schedules.c.id == schedule_id))
 
 
-def due(tx: Transaction, most: int) -> list[str]:
-    """Ids of those whose next time has come, the longest due first."""
-    statement = select(schedules.c.id).where(schedules.c.next_at <= func.clock_timestamp()).order_by(schedules.c.next_at)
+def due(tx: Transaction, most: int, *, outside: bool, busy: Collection[str] = ()) -> list[str]:
+    """Ids of those of which a time has come, or a queued one's turn: new ones first, then those left alone for longest.
+
+    Args:
+        tx: a transaction.
+        most: at most so many.
+        outside: those whose job's inputs are in the object store, or whose webhook's address is to be looked up; else those of which
+            neither is so.
+        busy: not these.
+    """
+    has_queued = exists().where(schedule_runs.c.schedule_id == schedules.c.id, schedule_runs.c.outcome == RunOutcome.QUEUED.value)
+    come = select(schedules.c.id).where(schedules.c.next_at <= func.clock_timestamp())
+    ready = select(schedules.c.id).where(has_queued, ~_live(schedules.c.id), ~schedules.c.paused)
+    free = or_(schedules.c.look_at.is_(None), schedules.c.look_at <= func.clock_timestamp())
+    inputs, webhook = schedules.c.spec["inputs"], schedules.c.spec["webhook"]
+    inside = and_(func.coalesce(inputs, _NO_INPUTS) == _NO_INPUTS, func.coalesce(webhook, _NO_WEBHOOK) == _NO_WEBHOOK)
+    mine = (schedules.c.id.in_(union(come, ready)), free, ~inside if outside else inside, schedules.c.id.not_in(busy))
+    statement = select(schedules.c.id).where(*mine).order_by(schedules.c.look_at.nulls_first(), schedules.c.next_at)
     return list(tx.connection.execute(statement.limit(most)).scalars())
 
 
-def ready(tx: Transaction, most: int) -> list[str]:
-    """Ids of those with a queued time and no live job."""
-    queued = exists().where(schedule_runs.c.schedule_id == schedules.c.id, schedule_runs.c.outcome == RunOutcome.QUEUED.value)
-    statement = select(schedules.c.id).where(queued, ~_live(schedules.c.id), ~schedules.c.paused)
-    return list(tx.connection.execute(statement.limit(most)).scalars())
+def put_off(tx: Transaction, schedule_id: str, limits: PlatformLimits) -> None:
+    """Leave what is due of one alone for a while: it could not be done. Longer each time."""
+    later = func.clock_timestamp() + claims.pause_after(schedules.c.looks, limits)
+    values = {"look_at": later, "looks": func.least(schedules.c.looks + 1, 10)}
+    tx.connection.execute(update(schedules).where(schedules.c.id == schedule_id).values(values))
+
+
+def put_back(tx: Transaction, schedule_id: str) -> None:
+    """Let one of which nothing could be done just now be looked at again soon, after the others."""
+    values = {"look_at": func.clock_timestamp(), "looks": 0}
+    tx.connection.execute(update(schedules).where(schedules.c.id == schedule_id).values(values))
 
 
 def claim(tx: Transaction, schedule_id: str) -> Schedule | None:

@@ -209,6 +209,9 @@ class PlatformLimits(_Frozen):
     webhook_in_flight: Positive = Field(16, description="Deliveries that one scheduler sends at once.")
     webhook_in_flight_each: Positive = Field(2, description="Deliveries to one endpoint at once.")
     webhook_answer_bytes: Positive = Field(1000, description="Bytes of a webhook's answer that the delivery log keeps.")
+    scheduler_threads: int = Field(
+        4, ge=1, le=64, description="Threads of a scheduler that merge children's files, and as many that submit jobs of schedules."
+    )
     schedules: Positive = Field(1000, description="Schedules of a tenant.")
     schedule_queue: Positive = Field(10, description="Times of a schedule that wait for its earlier jobs to end; further ones are skipped.")
     schedule_runs: Positive = Field(1000, description="Times of a schedule that its history keeps.")

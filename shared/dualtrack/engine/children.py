@@ -7,13 +7,13 @@ the first has committed. Should the process die between the two, the scheduler f
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
 from dualtrack.db import children, claims, events, jobs, steps
 from dualtrack.db.engine import Transaction, assert_no_transaction
-from dualtrack.domain.errors import DualtrackError
+from dualtrack.domain.errors import DualtrackError, RecordUnreadable
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
@@ -21,12 +21,15 @@ from dualtrack.domain.step import Call
 from dualtrack.domain.waiting import Held, Hold
 from dualtrack.engine import extension, flow, observations
 from dualtrack.engine.ending import request_stop, usage_data
+from dualtrack.engine.hands import Errand, Hands, HandsFactory
 from dualtrack.engine.runtime import Runtime
 from dualtrack.objects.workspace import WorkspaceStore
 
 _LOG: Final = logging.getLogger(__name__)
 _MERGES: Final = 10
 """Times that files are merged anew because the parent's workspace changed meanwhile, before it is left to the scheduler."""
+_LOOK_S: Final = 60.0
+"""A child for which an extension left no room is looked at again after this long; at once where there is another one."""
 
 
 def tell_parent(runtime: Runtime, child_id: str) -> None:
@@ -42,16 +45,21 @@ def settle(runtime: Runtime, child_id: str) -> bool:
 
     Raises:
         DatabaseUnavailable, StorageUnavailable: nothing was written.
+        RecordUnreadable: the parent can't be read.
     """
     for _ in range(_MERGES):
         with runtime.database.transaction() as tx:
-            child = jobs.get(tx, child_id)
-            if child.finished_at is None or child.parent_id is None or child.parent_call_id is None:
+            ended = children.end_of(tx, child_id)
+            if ended is None:
                 return False
-            parent, call = jobs.get(tx, child.parent_id), steps.call(tx, child.parent_call_id)
+            parent, call = jobs.get(tx, ended[0]), steps.call(tx, ended[1])
+            try:
+                child: Job | RecordUnreadable = jobs.get(tx, child_id)
+            except RecordUnreadable as error:
+                child = error
         if not _waits(parent, call):
             return False
-        outcome = _outcome(runtime, parent, child, call)
+        outcome = _lost(child_id, child) if isinstance(child, RecordUnreadable) else _outcome(runtime, parent, child, call)
         with runtime.database.transaction() as tx:
             now = jobs.get(tx, parent.id, lock=True)
             if not _waits(now, steps.call(tx, call.id)):
@@ -104,6 +112,13 @@ def _outcome(runtime: Runtime, parent: Job, child: Job, call: Call) -> _Outcome:
     return _Outcome(ok, text, observations.preview(text, call.id, limit), key, details, files, workspace)
 
 
+def _lost(child_id: str, error: RecordUnreadable) -> _Outcome:
+    """Of a child that has ended and that this release can't read."""
+    text = f"The helper's job ended, and nothing can be read of it: {error.message}"
+    details = {"child_job_id": child_id, "status": JobStatus.FAILED.value, "reason": error.code}
+    return _Outcome(ok=False, text=text, preview=text, observation_key=None, details=details, files=(), workspace=None)
+
+
 def _record(tx: Transaction, runtime: Runtime, parent: Job, call: Call, outcome: _Outcome) -> None:
     """The outcome, its event and what follows from it, under the parent's row lock."""
     workspace = outcome.workspace if outcome.files else parent.workspace
@@ -137,22 +152,60 @@ Each = Callable[[str, Callable[[Transaction, Job], bool]], bool]
 
 
 class Families:
-    """The scheduler's part: what a crash left between a child and its parent, and what a parent's state means for its children."""
+    """The scheduler's part: what a crash left between a child and its parent, and what a parent's state means for its children.
 
-    def __init__(self, runtime: Runtime) -> None:
+    Ends are told by threads of its own: the files of a child are merged for that, in an object store that may be slow or away.
+    """
+
+    def __init__(self, runtime: Runtime, hands: HandsFactory = Hands) -> None:
         self._runtime = runtime
+        self._hands = hands(self, runtime.limits.scheduler_threads, "family")
 
-    def look(self, each: Each) -> int:
-        """One look; on how many jobs it acted."""
+    def look(self, each: Each, but: Collection[str]) -> int:
+        """One look, not at the jobs of `but`; on how many jobs it acted. Raises `DatabaseUnavailable`."""
         with self._runtime.database.transaction() as tx:
-            astray, short = children.astray(tx, claims.BATCH), children.short_of_family(tx, claims.BATCH)
+            astray, short = children.astray(tx, claims.BATCH, but), children.short_of_family(tx, claims.BATCH, but)
         acted = sum(each(job_id, self._go_along) for job_id in astray)
         acted += sum(each(job_id, self._look_again) for job_id in short)
+        return acted + self._hands.start_due()
+
+    def close(self) -> None:
+        """Tell no more ends; returns when what is under way has ended."""
+        self._hands.close()
+
+    def due(self, most: int, busy: Collection[str]) -> int:
+        """For its threads."""
         with self._runtime.database.transaction() as tx:
-            untold = children.untold(tx, claims.BATCH)
-        for child_id in untold:
-            tell_parent(self._runtime, child_id)
-        return acted + len(untold)
+            return len(children.untold(tx, most, busy))
+
+    def take(self, busy: Collection[str]) -> Errand | None:
+        """For its threads: of a family one at a time, since the children's files go into the same workspace."""
+        with self._runtime.database.transaction() as tx:
+            found = children.untold(tx, 1, busy)
+        return Errand(found[0], lambda: self._tell(found[0])) if found else None
+
+    def _tell(self, parent_id: str) -> None:
+        """Tell the ends of a job's children; those that can't be told now are left alone for a while."""
+        with self._runtime.database.transaction() as tx:
+            ended = children.untold_of(tx, parent_id)
+        left = []
+        for n, child_id in enumerate(ended):
+            try:
+                told = settle(self._runtime, child_id)
+            except DualtrackError as error:
+                _LOG.warning("its parent is told later: %s", error, extra={"job_id": child_id})
+                if error.retryable:
+                    left += ended[n:]  # what is away for one is away for the others
+                    break
+                told = False
+            except Exception:  # noqa: BLE001 - one bad child must not keep the others waiting
+                _LOG.exception("its parent is told later", extra={"job_id": child_id})
+                told = False
+            if not told:
+                left.append(child_id)
+        if left:
+            with self._runtime.database.transaction() as tx:
+                children.put_off(tx, left, self._runtime.limits)
 
     def _go_along(self, tx: Transaction, child: Job) -> bool:
         """Do as the parent does. It is only read: should it change right now, the next look finds that."""
@@ -169,4 +222,8 @@ class Families:
         return False
 
     def _look_again(self, tx: Transaction, child: Job) -> bool:
-        return extension.look_again(tx, self._runtime, child, by="scheduler")
+        """Again after a while, where there is no room yet: whoever extends a job of the family has them looked at sooner."""
+        if extension.look_again(tx, self._runtime, child, by="scheduler"):
+            return True
+        children.set_look(tx, child.id, _LOOK_S)
+        return False

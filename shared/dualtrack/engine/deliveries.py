@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
 from dualtrack.db import clock, deliveries, webhooks
 from dualtrack.db.engine import assert_no_transaction
-from dualtrack.domain.errors import DualtrackError, NotFound
+from dualtrack.domain.errors import NotFound
 from dualtrack.domain.webhook import Delivery, DeliveryStatus, Webhook, pause
+from dualtrack.engine.hands import Errand, Hands
 from dualtrack.engine.runtime import Runtime
 from dualtrack.faults import Fault, point
 from dualtrack.webhooks.sealing import SecretUnreadable
@@ -22,48 +22,45 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Deliverer:
-    """A few threads of its own, so that slow endpoints hold up nobody else. Started by need, none while there is nothing to send."""
+    """Threads of its own send, so that slow endpoints hold up nobody else."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._most = runtime.limits.webhook_in_flight
-        self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="webhook")
-        self._lock = threading.Lock()
-        self._working = 0
-        self._stopping = False
+        self._hands = Hands(self, runtime.limits.webhook_in_flight, "webhook")
 
     def start_due(self) -> int:
         """Have threads send what is due, as many as there is room for; how many were started. Raises `DatabaseUnavailable`."""
-        room = self._most - self._working
-        if room <= 0:
-            return 0
-        with self._runtime.database.transaction() as tx:
-            wanted = deliveries.due(tx, room)
-        for _ in range(wanted):
-            with self._lock:
-                self._working += 1
-            self._pool.submit(self._work)
-        return wanted
-
-    def close(self) -> None:
-        """Send nothing more; returns when what is under way has ended."""
-        self._stopping = True
-        self._pool.shutdown(cancel_futures=True)
+        return self._hands.start_due()
 
     def send_next(self) -> bool:
         """Send the one delivery that is due for longest; False when there is none. Raises `DatabaseUnavailable`."""
+        return self._hands.do_next()
+
+    def close(self) -> None:
+        """Send nothing more; returns when what is under way has ended."""
+        self._hands.close()
+
+    def due(self, most: int, busy: Collection[str]) -> int:
+        """For its threads."""
+        del busy  # each is claimed under a lease
+        with self._runtime.database.transaction() as tx:
+            return deliveries.due(tx, most)
+
+    def take(self, busy: Collection[str]) -> Errand | None:
+        """For its threads."""
+        del busy
         with self._runtime.database.transaction() as tx:
             delivery = deliveries.claim(tx, self._runtime.limits)
-        if delivery is None:
-            return False
+        return None if delivery is None else Errand(delivery.id, lambda: self._deliver(delivery))
+
+    def _deliver(self, delivery: Delivery) -> None:
         point(Fault.DELIVERY_CLAIMED, delivery.id)
         try:
             with self._runtime.database.transaction() as tx:
                 webhook, now = webhooks.get(tx, delivery.webhook_id), clock.now(tx)
         except NotFound:  # removed meanwhile, and the delivery with it
-            return True
+            return
         self._send(delivery, webhook, now)
-        return True
 
     def _send(self, delivery: Delivery, webhook: Webhook, at: datetime) -> None:
         assert_no_transaction()
@@ -118,16 +115,3 @@ class Deliverer:
                 kept = deliveries.put_off(tx, delivery, pause(delivery.tries, limits, outcome.retry_after_s), entry, limits)
         if not kept:
             _LOG.warning("delivery %s: attempt %s was taken over", delivery.id, delivery.attempt, extra={"job_id": delivery.job_id})
-
-    def _work(self) -> None:
-        """Send until nothing is due."""
-        try:
-            while not self._stopping and self.send_next():
-                pass
-        except DualtrackError as error:
-            _LOG.warning("webhooks wait for the next tick: %s", error)
-        except Exception:  # noqa: BLE001 - the next tick starts another sender
-            _LOG.exception("webhooks wait for the next tick")
-        finally:
-            with self._lock:
-                self._working -= 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dualtrack.db import events, jobs
+from dualtrack.db import children, events, jobs
 from dualtrack.db.engine import Transaction
 from dualtrack.domain.budgets import extended
 from dualtrack.domain.conflicts import JobEnded, JobStopping
@@ -34,8 +34,15 @@ def extend(tx: Transaction, runtime: Runtime, job: Job, change: LimitsChange, *,
         jobs.set_limits(tx, job.id, limits.model_dump(mode="json"), more_s=more_s)
         data = {"limits": limits.model_dump(mode="json"), "by": by}
         events.append(tx, job.id, NewEvent(EventType.JOB_EXTENDED, data))
+        tx.after_commit(lambda: _wake_family(runtime, job.root_id or job.id))
     if job.hold is Hold.BUDGET:
         look_again(tx, runtime, jobs.get(tx, job.id), by=by)
+
+
+def _wake_family(runtime: Runtime, root_id: str) -> None:
+    """In a transaction of its own: nobody waits for a job while he holds another. Without it they are looked at later."""
+    with runtime.database.transaction() as tx:
+        children.wake_short(tx, root_id)
 
 
 def look_again(tx: Transaction, runtime: Runtime, job: Job, *, by: str, limits_held: bool = False) -> bool:

@@ -1,4 +1,8 @@
-"""The only clock: rings what is due, orphaned or late. Several may run at once; they take different rows."""
+"""The only clock: rings what is due, orphaned or late. Several may run at once; they take different rows.
+
+What a tick does itself needs the database and the broker only. What waits for others (the object store, name servers, receivers of
+webhooks) is done by threads (`engine.hands`).
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,20 @@ from typing import Final
 from dualtrack.db import approvals, claims, jobs
 from dualtrack.db import budgets as budget_rows
 from dualtrack.db.engine import Transaction
-from dualtrack.domain.errors import DualtrackError, InfrastructureError, RecordUnreadable
+from dualtrack.domain.errors import DatabaseUnavailable, DualtrackError, InfrastructureError, RecordUnreadable
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.reasons import Reason
 from dualtrack.domain.waiting import Hold
-from dualtrack.engine import extension, flow, schedules
+from dualtrack.engine import extension, flow
 from dualtrack.engine.approvals import expire
+from dualtrack.engine.aside import Aside
 from dualtrack.engine.children import Families
 from dualtrack.engine.deliveries import Deliverer
 from dualtrack.engine.ending import end_unreadable, finish_stop, request_stop
+from dualtrack.engine.hands import Hands, HandsFactory
 from dualtrack.engine.runtime import Runtime
+from dualtrack.engine.timetable import Timetable
 from dualtrack.faults import Fault, point
 from dualtrack.queues.port import Ring, Task
 
@@ -33,10 +40,12 @@ _TOO_LONG: Final = (Reason.WAITED_TOO_LONG, "Nobody did what the job waited for 
 class Scheduler:
     """Looks at the database every tick."""
 
-    def __init__(self, runtime: Runtime, tick_s: float) -> None:
+    def __init__(self, runtime: Runtime, tick_s: float, hands: HandsFactory = Hands) -> None:
         self._runtime = runtime
         self._tick_s = tick_s
-        self._kin = Families(runtime)
+        self._families = Families(runtime, hands)
+        self._timetable = Timetable(runtime, hands)
+        self._aside = Aside()
         self._last = time.monotonic()
         self.deliverer: Final = Deliverer(runtime)
 
@@ -51,7 +60,12 @@ class Scheduler:
                 except Exception:  # noqa: BLE001 - the clock must not stop
                     _LOG.exception("tick failed, trying again")
         finally:
-            self.deliverer.close()
+            self.close()
+
+    def close(self) -> None:
+        """End its threads; returns when what is under way has ended."""
+        for threads in (self.deliverer, self._families, self._timetable):
+            threads.close()
 
     def tick(self) -> int:
         """One look: due rows, deadlines, unfinished stops. How many rows were acted on.
@@ -66,8 +80,8 @@ class Scheduler:
             self._budgets,
             self._waits,  # after what may let a job go on
             self._stops,
-            self._families,
-            self._schedules,
+            self._kin,
+            self._timetable.look,
             self.deliverer.start_due,
         ):
             try:
@@ -87,7 +101,7 @@ class Scheduler:
 
     def _deadlines(self) -> int:
         with self._runtime.database.transaction() as tx:
-            late = jobs.past_deadline(tx, claims.BATCH)
+            late = jobs.past_deadline(tx, claims.BATCH, self._aside.ids())
         return sum(self._each(job_id, self._out_of_time) for job_id in late)
 
     def _out_of_time(self, tx: Transaction, job: Job) -> bool:
@@ -98,7 +112,7 @@ class Scheduler:
     def _budgets(self) -> int:
         """Jobs whose wait for a budget may be over: a new day has begun, their key's limit was raised, or they have just begun to wait."""
         with self._runtime.database.transaction() as tx:
-            over = budget_rows.over(tx, claims.BATCH)
+            over = budget_rows.over(tx, claims.BATCH, self._aside.ids())
         return sum(self._each(found.job_id, self._look_again, key_id=found.key_id) for found in over)
 
     def _look_again(self, tx: Transaction, job: Job) -> bool:
@@ -107,29 +121,26 @@ class Scheduler:
     def _approvals(self) -> int:
         """Jobs with requests to people that nobody decided in time."""
         with self._runtime.database.transaction() as tx:
-            late = approvals.jobs_with_lapsed(tx, claims.BATCH)
+            late = approvals.jobs_with_lapsed(tx, claims.BATCH, self._aside.ids())
         return sum(self._each(job_id, lambda tx, job: expire(tx, self._runtime, job)) for job_id in late)
 
     def _waits(self) -> int:
         """Jobs that waited for too long."""
         with self._runtime.database.transaction() as tx:
-            late = jobs.past_wait(tx, claims.BATCH)
+            late = jobs.past_wait(tx, claims.BATCH, self._aside.ids())
         return sum(self._each(job_id, _expire_wait) for job_id in late)
-
-    def _schedules(self) -> int:
-        return schedules.run_due(self._runtime)
 
     def _stops(self) -> int:
         """Jobs told to stop whose last worker died before it could end them."""
         with self._runtime.database.transaction() as tx:
-            stopped = jobs.stopped(tx, claims.BATCH)
+            stopped = jobs.stopped(tx, claims.BATCH, self._aside.ids())
         return sum(
             self._each(job_id, lambda tx, job: job.stopping is not None and finish_stop(tx, job.id, job.stopping)) for job_id in stopped
         )
 
-    def _families(self) -> int:
+    def _kin(self) -> int:
         """Children and parents that don't know of each other's ends, holds and stops; after the other parts, which may have made some."""
-        return self._kin.look(self._each)
+        return self._families.look(self._each, self._aside.ids())
 
     def _each(self, job_id: str, act: Callable[[Transaction, Job], bool], *, key_id: str | None = None) -> bool:
         """Act on a live job in a transaction of its own; not at all while somebody holds its row: the next tick comes soon.
@@ -137,18 +148,22 @@ class Scheduler:
         `key_id`: the key whose limits are held meanwhile.
         """
         try:
-            with self._runtime.database.transaction() as tx:
-                if key_id is not None:
-                    budget_rows.hold_limits(tx, key_id)
-                job = jobs.lock(tx, job_id)
-                return job is not None and job.finished_at is None and act(tx, job)
-        except RecordUnreadable as error:
-            _LOG.error("%s", error, extra={"job_id": job_id})
-            with self._runtime.database.transaction() as tx:
-                return end_unreadable(tx, job_id, error)
+            try:
+                with self._runtime.database.transaction() as tx:
+                    if key_id is not None:
+                        budget_rows.hold_limits(tx, key_id)
+                    job = jobs.lock(tx, job_id)
+                    return job is not None and job.finished_at is None and act(tx, job)
+            except RecordUnreadable as error:
+                _LOG.error("%s", error, extra={"job_id": job_id})
+                with self._runtime.database.transaction() as tx:
+                    return end_unreadable(tx, job_id, error)
+        except DatabaseUnavailable as error:
+            _LOG.warning("job left for the next tick: %s", error, extra={"job_id": job_id})
         except Exception:  # noqa: BLE001 - one bad job must not keep the others waiting
-            _LOG.exception("job left for the next tick", extra={"job_id": job_id})
-            return False
+            _LOG.exception("job left alone for %s s", Aside.PAUSE_S, extra={"job_id": job_id})
+            self._aside.add(job_id)
+        return False
 
     def _rings(self) -> int:
         """Ring due rows. The push-back is committed first: a ring lost here comes again, and never twice at once from two schedulers.

@@ -11,7 +11,7 @@ from dualtrack.db import claims, clock, jobs, schedules
 from dualtrack.db.engine import Transaction
 from dualtrack.db.idempotency import RequestKey, once
 from dualtrack.domain import cron
-from dualtrack.domain.errors import DualtrackError
+from dualtrack.domain.errors import DatabaseUnavailable, DualtrackError
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.schedule import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
@@ -31,23 +31,28 @@ _PAUSED: Final = "The schedule was paused when this time had come, before its jo
 _LATER: Final = "A later time came, which ends what was before it (overlap: cancel)."
 
 
-def run_due(runtime: Runtime) -> int:
-    """Act on the schedules whose time has come, and on queued times whose turn has come; on how many. For the scheduler."""
-    with runtime.database.transaction() as tx:
-        due = schedules.due(tx, claims.BATCH)
-        ready = schedules.ready(tx, claims.BATCH)
-    acted = 0
-    for schedule_id, act in [*((found, _tick) for found in due), *((found, _start_queued) for found in ready)]:
-        try:
-            acted += act(runtime, schedule_id)
-        except Exception as error:  # noqa: BLE001 - one schedule must not keep the others waiting
-            _LOG.log(
-                logging.WARNING if isinstance(error, DualtrackError) else logging.ERROR,
-                "schedule %s is left for the next tick: %s",
-                schedule_id,
-                error,
-                exc_info=not isinstance(error, DualtrackError),
-            )
+def act(runtime: Runtime, schedule_id: str) -> bool:
+    """Act on a time that has come, and on a queued one whose turn it is. Whether it did.
+
+    What can't be done now is left alone for a while.
+
+    Raises:
+        DatabaseUnavailable: nothing is known of it.
+    """
+    try:
+        acted = _tick(runtime, schedule_id)
+        acted = _start_queued(runtime, schedule_id) or acted
+    except DatabaseUnavailable:
+        raise
+    except Exception as error:  # noqa: BLE001 - one schedule must not keep the others waiting
+        expected = isinstance(error, DualtrackError)
+        _LOG.log(logging.WARNING if expected else logging.ERROR, "schedule %s is left alone: %s", schedule_id, error, exc_info=not expected)
+        with runtime.database.transaction() as tx:
+            schedules.put_off(tx, schedule_id, runtime.limits)
+        return False
+    if not acted:
+        with runtime.database.transaction() as tx:
+            schedules.put_back(tx, schedule_id)
     return acted
 
 
@@ -163,8 +168,10 @@ def _decide(tx: Transaction, runtime: Runtime, schedule: Schedule) -> tuple[RunO
 def _start_queued(runtime: Runtime, schedule_id: str) -> bool:
     with runtime.database.transaction() as tx:
         seen = schedules.look(tx, schedule_id)
-    if seen is None or seen.paused:
-        return False
+        if seen is None or seen.paused or schedules.next_queued(tx, schedule_id) is None:
+            return False
+        if schedules.live_jobs(tx, schedule_id, clock.now(tx), most=1):
+            return False
     prepared, failure = _prepare(runtime, seen)
     with runtime.database.transaction() as tx:
         schedule = schedules.claim(tx, schedule_id)
@@ -176,11 +183,12 @@ def _start_queued(runtime: Runtime, schedule_id: str) -> bool:
         else:
             job = _create(tx, runtime, schedule, prepared, tick)
             schedules.settle(tx, schedule_id, tick, RunOutcome.STARTED, job_id=job.id, message=None)
+        schedules.change(tx, schedule_id, {})
     return True
 
 
 def _prepare(runtime: Runtime, schedule: Schedule) -> tuple[Prepared | None, str | None]:
-    """The schedule's job, or why there can be none. What may pass by itself is raised: the next tick tries again."""
+    """The schedule's job, or why there can be none. What may pass by itself is raised: it is tried again after a pause."""
     try:
         return intake.prepare(runtime, tenant_id=schedule.tenant_id, spec=_spec(runtime, schedule)), None
     except DualtrackError as error:

@@ -12,6 +12,7 @@ from sqlalchemy import func, text, update
 
 from dualtrack.db import events, jobs, steps, tenants
 from dualtrack.db.engine import Database
+from dualtrack.db.hook_tables import schedules as schedules_table
 from dualtrack.db.presence import Presence
 from dualtrack.db.tables import calls as calls_table
 from dualtrack.db.tables import jobs as jobs_table
@@ -22,13 +23,16 @@ from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.network import EgressCeiling
 from dualtrack.domain.policy import PolicyRule
 from dualtrack.domain.step import Step
+from dualtrack.domain.waiting import Held
 from dualtrack.egress.gateway import EgressGateway
 from dualtrack.engine import intake
 from dualtrack.engine.executor import open_executor
+from dualtrack.engine.hands import Hands
 from dualtrack.engine.leases import Leases
 from dualtrack.engine.planner import Planner
 from dualtrack.engine.runtime import Runtime, WorkerRuntime
 from dualtrack.engine.scheduler import Scheduler
+from dualtrack.engine.timetable import Timetable
 from dualtrack.models.port import ModelGateway
 from dualtrack.objects.port import ObjectStore
 from dualtrack.objects.workdirs import Workdirs
@@ -60,6 +64,18 @@ class RecordingDoorbell:
     def check(self) -> None:
         if self.broken:
             raise BrokerUnavailable("The broker is away.")
+
+
+class OwnHands(Hands):
+    """Does all there is to do in the thread that asks, so that it is done when a tick is over."""
+
+    def _start(self) -> None:
+        self._work()
+
+
+def run_schedules(runtime: Runtime) -> int:
+    """Act on the schedules that are due, as a tick does; on how many."""
+    return Timetable(runtime, OwnHands).look()
 
 
 class _TurnedLeases(Leases):
@@ -97,7 +113,7 @@ class Stepper:
         worker = WorkerRuntime(self.runtime, self.presence, self.leases)
         self.planner = Planner(worker, gateway)
         self._open_executor = open_executor(worker, sessions, workdirs, ways_out)
-        self.scheduler = Scheduler(self.runtime, tick_s=1)
+        self.scheduler = Scheduler(self.runtime, tick_s=1, hands=OwnHands)
         with database.transaction() as tx:
             self.tenant_id = tenants.ensure_tenant(tx)
 
@@ -151,6 +167,8 @@ class Stepper:
                 tx.connection.execute(
                     update(table).where(table.c.due_at.is_not(None), table.c.owner.is_(None)).values(due_at=func.now(), not_before=None)
                 )
+            tx.connection.execute(update(calls_table).where(calls_table.c.held == Held.CHILD).values(not_before=None))
+            tx.connection.execute(update(schedules_table).values(look_at=None))
 
     def leases_run_out(self) -> None:
         """Every lease is over, as if its owner had been frozen for long: it has not renewed any, and will not."""

@@ -1,4 +1,4 @@
-"""A TCP proxy that can be told to be slow, to refuse, to hang up, or to answer HTTP writes with an error."""
+"""A TCP proxy that can be told to be slow, to fall silent, to refuse, to hang up, or to answer HTTP writes with an error."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dualtrack.testing.servers.process import free_ports
 _CHUNK: Final = 262_144
 _WRITES: Final = (b"PUT ", b"POST ", b"DELETE ")
 _LINGER_S: Final = 10.0
+_LOOK_S: Final = 0.02
 _FULL: Final = (
     b"HTTP/1.1 507 Insufficient Storage\r\nContent-Type: application/xml\r\nConnection: close\r\n\r\n"
     b"<Error><Code>StorageFull</Code><Message>The disk is full.</Message></Error>"
@@ -25,6 +26,8 @@ class TcpProxy:
     Attributes:
         port: where it listens.
         delay_s: seconds that every chunk is kept, in both directions.
+        silent: nothing is passed on, in either direction, and nobody is refused, as where a network drops packets; what was sent meanwhile
+            is passed on afterwards, as it is sent again then.
         refuse_writes: HTTP requests that write are answered by 507 (for servers that speak HTTP without TLS).
     """
 
@@ -33,6 +36,7 @@ class TcpProxy:
         self.target = target
         (self.port,) = free_ports(1)  # so that nobody else has it while connections are refused
         self.delay_s = 0.0
+        self.silent = False
         self.refuse_writes = False
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
@@ -115,6 +119,8 @@ class TcpProxy:
         while data := await source.read(_CHUNK):
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
+            while self.silent:  # noqa: ASYNC110 - set by other threads, which know no loop
+                await asyncio.sleep(_LOOK_S)
             # A client sends its next request when it has the last answer, so each begins a chunk.
             if self.refuse_writes and back is not None and data.startswith(_WRITES):
                 back.write(_FULL)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from dualtrack.db import clock, schedules
-from dualtrack.engine.schedules import run_due
+from dualtrack.testing.stepper import run_schedules
 
 from .conftest import Api, MakeApi
 
@@ -108,7 +108,7 @@ def test_run_now_and_the_history(client: httpx.Client, api: Api) -> None:
     client.patch(path, json={"paused": False})
     with api.database.transaction() as tx:
         schedules.change(tx, made["id"], {"next_at": clock.now(tx)})
-    assert run_due(api.server.config.app.state.services.runtime) == 1  # type: ignore[union-attr]
+    assert run_schedules(api.server.config.app.state.services.runtime) == 1  # type: ignore[union-attr]
     page = client.get(f"{path}/runs", params={"limit": 1}).json()
     assert [(row["outcome"], row["manual"]) for row in page["data"]] == [("skipped", False)]
     rest = client.get(f"{path}/runs", params={"after": page["next_cursor"]}).json()

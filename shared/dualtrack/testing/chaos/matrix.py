@@ -22,6 +22,7 @@ from dualtrack.testing.chaos.row import (
     nothing,
     outage,
     rings,
+    silent,
     slow,
 )
 
@@ -112,6 +113,7 @@ def matrix() -> list[Row]:
             "s3-away", "S3: refuses connections for 8 s", lambda rig: rig.s3_proxy.refuse(), lambda rig: rig.s3_proxy.allow(), 8, short=True
         ),
         outage("s3-slow", "S3: 1 s slower each way for 10 s", slow("s3_proxy", 1.0), slow("s3_proxy", 0), 10),
+        outage("s3-silent", "S3: packets dropped for 10 s, no refusal", silent("s3_proxy", on=True), silent("s3_proxy", on=False), 10),
         outage("s3-full", "S3: refuses writes (507) for 8 s", full(on=True), full(on=False), 8),
         frozen("planner"),
         frozen("executor"),

@@ -181,6 +181,13 @@ def slow(proxy: str, seconds: float) -> Callable[[Rig], None]:
     return change
 
 
+def silent(proxy: str, *, on: bool) -> Callable[[Rig], None]:
+    def change(rig: Rig) -> None:
+        getattr(rig, proxy).silent = on
+
+    return change
+
+
 def full(*, on: bool) -> Callable[[Rig], None]:
     def change(rig: Rig) -> None:
         rig.s3_proxy.refuse_writes = on
