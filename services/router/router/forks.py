@@ -43,7 +43,8 @@ def fork(
 ) -> JobView:
     """Start a new job with this one's steps 1 to `step`, its context and its workspace as they were then; this one is left alone.
 
-    What is copied is not done again and costs the new job nothing. 409: the step has not ended, or was cut short.
+    What is copied is not done again and costs the new job nothing. 409: the step has not ended, or was cut short before it did anything
+    outside.
     """
     require_clean(request.model_dump())
     if once.made is not None:
@@ -72,8 +73,8 @@ def retry(
 ) -> JobView:
     """Fork an ended job from the step from which that makes sense: the last one that was brought to its end.
 
-    A step that gave up, answers that were no action and calls that failed the same way again and again are not kept. 409: it has not ended,
-    or has succeeded.
+    A step that gave up, answers that were no action and calls that failed the same way again and again are not kept; a step in which an
+    external call was begun or a child started always is. 409: it has not ended, or has succeeded.
     """
     wanted = changes or Changes()
     require_clean(wanted.model_dump())

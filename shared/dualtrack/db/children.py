@@ -20,6 +20,7 @@ from dualtrack.domain.family import AwaitedChild, Family
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus
 from dualtrack.domain.limits import FAMILY_JOBS, LARGEST, JobLimits, PlatformLimits
+from dualtrack.domain.step import CHILD
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Held, Hold
 
@@ -201,7 +202,7 @@ def wake_short(tx: Transaction, root_id: str) -> None:
 
 def hold_for(tx: Transaction, call_id: str, child_id: str) -> None:
     """Let a pending call wait for a child's end."""
-    values = {"held": Held.CHILD.value, "due_at": None, "started_at": func.now(), "details": {"child_job_id": child_id}}
+    values = {"held": Held.CHILD.value, "due_at": None, "started_at": func.now(), "details": {CHILD: child_id}}
     tx.connection.execute(update(calls).where(calls.c.id == call_id).values(values))
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ARRAY, Text, func, insert, literal, select, text
+from sqlalchemy import ARRAY, Text, case, cast, false, func, insert, literal, select, text
+from sqlalchemy.dialects.postgresql import JSONB
 
 from dualtrack.db.engine import Transaction
 from dualtrack.db.tables import USAGE_COLUMNS, artifacts, calls, events, steps
 from dualtrack.domain.events import EventType
+from dualtrack.domain.forking import CopiedEnd
 from dualtrack.domain.ids import new_id
+from dualtrack.domain.lifecycle import CallStatus
 from dualtrack.domain.tool import PLAN_TOOL
 
 _COLLAPSED: Final = text(
@@ -21,18 +25,30 @@ _COLLAPSED: Final = text(
 )
 
 
-def copy_steps(tx: Transaction, source_id: str, job_id: str, through: int) -> None:
-    """Give a new job the steps of another one up to `through`, with their calls and artifacts under new ids; they have cost it nothing."""
+def copy_steps(tx: Transaction, source_id: str, job_id: str, through: int, ends: Mapping[str, CopiedEnd]) -> None:
+    """Give a new job the steps of another one up to `through`, with their calls and artifacts under new ids; they have cost it nothing.
+
+    `ends`: how those of the calls end there that were cancelled.
+    """
     kept = [column.name for column in steps.c if column.name not in {"job_id", *USAGE_COLUMNS}]
     rows = select(literal(job_id), *(steps.c[name] for name in kept)).where(steps.c.job_id == source_id, steps.c.number <= through)
     tx.connection.execute(insert(steps).from_select(["job_id", *kept], rows))
     of_source = (calls.c.job_id == source_id) & (calls.c.step <= through)
     old = list(tx.connection.execute(select(calls.c.id).where(of_source).order_by(calls.c.step, calls.c.position)).scalars())
-    new = _table({"old": old, "new": [new_id("call") for _ in old]})
+    told = {call_id: (end.preview, json.dumps(dict(end.details))) for call_id, end in ends.items()}
+    previews, details = ([told.get(call_id, (None, None))[n] for call_id in old] for n in range(2))
+    new = _table({"old": old, "new": [new_id("call") for _ in old], "preview": previews, "details": details})
     # Claims, leases and traces stay with the call that was made.
     fresh = {"id", "job_id", "traceparent", "attempt", "tries", "failures", "owner", "lease_until", "due_at", "not_before", "rings"}
     kept = [column.name for column in calls.c if column.name not in fresh]
-    rows = select(new.c.new, literal(job_id), *(calls.c[name] for name in kept)).join(new, new.c.old == calls.c.id)
+    failed = new.c.preview.is_not(None)
+    ended = {
+        "status": case((failed, CallStatus.FAILED.value), else_=calls.c.status),
+        "ok": case((failed, false()), else_=calls.c.ok),
+        "preview": func.coalesce(new.c.preview, calls.c.preview),
+        "details": func.coalesce(cast(new.c.details, JSONB), calls.c.details),
+    }
+    rows = select(new.c.new, literal(job_id), *(ended.get(name, calls.c[name]) for name in kept)).join(new, new.c.old == calls.c.id)
     tx.connection.execute(insert(calls).from_select(["id", "job_id", *kept], rows))
     saved = select(artifacts.c.id).where(artifacts.c.job_id == source_id, artifacts.c.call_id.in_(select(calls.c.id).where(of_source)))
     found = list(tx.connection.execute(saved.order_by(artifacts.c.id)).scalars())
@@ -44,7 +60,7 @@ def copy_steps(tx: Transaction, source_id: str, job_id: str, through: int) -> No
         tx.connection.execute(insert(artifacts).from_select(["id", "job_id", "call_id", *kept], rows))
 
 
-def _table(columns: Mapping[str, Sequence[str]]) -> Any:  # noqa: ANN401 - SQLAlchemy has no narrower name for it
+def _table(columns: Mapping[str, Sequence[str | None]]) -> Any:  # noqa: ANN401 - SQLAlchemy has no narrower name for it
     """Lists of one length as a table of the statement."""
     values = [literal(list(values), ARRAY(Text)) for values in columns.values()]
     return func.unnest(*values).table_valued(*columns).render_derived()

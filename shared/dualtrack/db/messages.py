@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import func, insert, literal, select, update
+from sqlalchemy import case, func, insert, literal, select, update
 
 from dualtrack.db.engine import Transaction
 from dualtrack.db.rows import message_of
@@ -41,16 +41,15 @@ def take(tx: Transaction, job_id: str, after_step: int) -> None:
     tx.connection.execute(new.values(after_step=after_step))
 
 
-def copy(tx: Transaction, source_id: str, job_id: str, *, through_step: int, untaken: bool) -> int:
-    """Give a new job the messages that another one had taken up to a step, and the new ones too where `untaken`; how many."""
-    chosen = messages.c.after_step <= through_step
-    if untaken:
-        chosen |= messages.c.after_step.is_(None)
+def copy(tx: Transaction, source_id: str, job_id: str, *, through_step: int, rest: bool) -> int:
+    """Give a new job the messages that another one had taken up to a step; where `rest`, all others too, to be taken anew; how many."""
+    taken = messages.c.after_step <= through_step
     number = func.row_number().over(order_by=messages.c.number)
-    names = ["content", "added_by", "after_step", "created_at"]
-    rows = select(literal(job_id), number, *(messages.c[name] for name in names))
-    rows = rows.where(messages.c.job_id == source_id, chosen)
-    copied = insert(messages).from_select(["job_id", "number", *names], rows).returning(messages.c.number)
+    after = case((taken, messages.c.after_step))
+    columns = {"number": number, "content": messages.c.content, "added_by": messages.c.added_by, "after_step": after}
+    columns["created_at"] = messages.c.created_at
+    rows = select(literal(job_id), *columns.values()).where(messages.c.job_id == source_id)
+    copied = insert(messages).from_select(["job_id", *columns], rows if rest else rows.where(taken)).returning(messages.c.number)
     count = len(tx.connection.execute(copied).all())
     tx.connection.execute(update(jobs).where(jobs.c.id == job_id).values(messages=count))
     return count

@@ -51,7 +51,7 @@ class StepNotEnded(Conflict):
 
 
 class StepCutShort(Conflict):
-    """Not all calls of the step were made, and they never will be."""
+    """Not all calls of the step were made, they never will be, and none of them did anything outside."""
 
     code = "step_cut_short"
 

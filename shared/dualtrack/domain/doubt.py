@@ -26,5 +26,5 @@ def in_doubt(call: Call) -> bool:
 
 
 def may_have_happened(call: Call) -> bool:
-    """Whether a call that has no outcome may have happened by any of its attempts."""
+    """Whether a call may have happened by any of its attempts: an external one that was begun."""
     return in_doubt(call) or (call.effect is Effect.EXTERNAL and call.details.get(OUTCOME) == UNKNOWN)

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints
 
+from dualtrack.domain.doubt import DOUBTED, OUTCOME, TOLD, UNKNOWN, may_have_happened
 from dualtrack.domain.job import AgentProfile, Command, JobSpec, WorkspaceFile
 from dualtrack.domain.lifecycle import CallStatus
 from dualtrack.domain.limits import JobLimits
 from dualtrack.domain.message import Content
 from dualtrack.domain.policies import same_failures
 from dualtrack.domain.reasons import Reason
-from dualtrack.domain.step import Step
+from dualtrack.domain.step import CHILD, Call, Step
 
 LAST_STEP = 2**31 - 1
 """Steps are numbered by 32-bit integers."""
+
+NOT_RUN: Final = "not_run"
+"""`details.outcome` of a copied call that was never begun."""
+CUT_OFF: Final = "cut_off"
+"""`details.outcome` of a copied call that was cancelled while it ran."""
+_NOT_RUN: Final = "Not run: the job ended before its turn, and goes on from there. Call it again if it is still needed."
+_CUT_OFF: Final = "Cut off: the job ended while it ran, and goes on from there. What it changed in the workspace is not kept."
+_CHILD_CUT_OFF: Final = (
+    "Cut off: the job ended before the result of its helper ({child}) was here, and goes on from there. The helper was stopped, unless it "
+    "had ended. None of its files are here, but what it did elsewhere, if anything, is done: find out before you have it done again."
+)
+
+
+class CopiedEnd(NamedTuple):
+    """How a call that was cancelled ends in a copy."""
+
+    preview: str
+    details: Mapping[str, Any]
 
 
 class Changes(BaseModel):
@@ -63,11 +82,20 @@ def cut_short(step: Step) -> bool:
     return any(call.status is CallStatus.CANCELLED for call in step.calls)
 
 
+def reached_out(step: Step) -> bool:
+    """Whether going on from before a step would make the model do again what can't be taken back.
+
+    An external call of it was begun, whatever came of it, or a child was started, which may have made some.
+    """
+    return any(may_have_happened(call) or CHILD in call.details for call in step.calls)
+
+
 def retry_step(history: Sequence[Step], reason: str | None) -> int:
     """The step after which it makes sense to go on, of an ended job that did not succeed. `history`: its last steps, without a gap.
 
     A step whose calls were cut short is done again. Besides, by the reason: giving up is taken back; answers that were no action are
-    forgotten; of calls that failed the same way again and again, none is kept. Whatever else ended the job, all that it did is kept.
+    forgotten; of calls that failed the same way again and again, none is kept. Whatever else ended the job, all that it did is kept. And
+    so is, in every case, a step that reached out of the job: the model would not know of it and do it a second time.
     """
     kept = list(history)
     if kept and cut_short(kept[-1]):
@@ -79,6 +107,18 @@ def retry_step(history: Sequence[Step], reason: str | None) -> int:
             kept.pop()
     elif reason == Reason.NO_PROGRESS:
         kept = kept[: len(kept) - same_failures(kept)]
-    if kept:
-        return kept[-1].number
-    return history[0].number - 1 if history else 0
+    before = history[0].number - 1 if history else 0
+    return max((before, *(step.number for step in kept[-1:]), *(step.number for step in history if reached_out(step))))
+
+
+def as_copied(call: Call) -> CopiedEnd:
+    """How a cancelled call ends in a copy of its step: as one that failed, which says to the model what became of it."""
+    if may_have_happened(call):
+        return CopiedEnd(TOLD, DOUBTED)
+    child = call.details.get(CHILD)
+    if child is not None:
+        return CopiedEnd(_CHILD_CUT_OFF.format(child=child), {CHILD: child, OUTCOME: UNKNOWN})
+    if call.started_at is None:
+        return CopiedEnd(_NOT_RUN, {OUTCOME: NOT_RUN})
+    said = f"\nUntil then it had said:\n{call.preview}" if call.preview else ""
+    return CopiedEnd(_CUT_OFF + said, {OUTCOME: CUT_OFF})

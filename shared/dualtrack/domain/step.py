@@ -15,6 +15,9 @@ from dualtrack.domain.waiting import Held
 KEPT_STATE: Final = "kept_state"
 """In a call's `details`: true where it left background processes or Python variables in its sandbox."""
 
+CHILD: Final = "child_job_id"
+"""In the `details` of a call that started a child: the child's id."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

@@ -17,7 +17,7 @@ from dualtrack.domain.errors import DualtrackError, RecordUnreadable
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
-from dualtrack.domain.step import Call
+from dualtrack.domain.step import CHILD, Call
 from dualtrack.domain.waiting import Held, Hold
 from dualtrack.engine import extension, flow, observations
 from dualtrack.engine.ending import request_stop, usage_data
@@ -108,7 +108,7 @@ def _outcome(runtime: Runtime, parent: Job, child: Job, call: Call) -> _Outcome:
     if len(text) > limit:
         key = observations.key(parent.tenant_id, parent.id, call.id, call.attempt)
         runtime.store.put(key, text.encode(), content_type="text/plain; charset=utf-8")
-    details = {"child_job_id": child.id, "status": child.status.value, "reason": child.reason, "usage": usage_data(child.usage)}
+    details = {CHILD: child.id, "status": child.status.value, "reason": child.reason, "usage": usage_data(child.usage)}
     return _Outcome(ok, text, observations.preview(text, call.id, limit), key, details, files, workspace)
 
 

@@ -6,7 +6,7 @@ Nothing of what is copied is done again: calls keep their outcomes, and their us
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pydantic import ValidationError
@@ -17,10 +17,10 @@ from dualtrack.db.idempotency import RequestKey
 from dualtrack.domain.conflicts import JobNotEnded, JobSucceeded, StepCutShort, StepNotEnded
 from dualtrack.domain.errors import InvalidRequest
 from dualtrack.domain.events import EventType, NewEvent
-from dualtrack.domain.forking import Changes, changed, cut_short, retry_step
+from dualtrack.domain.forking import Changes, as_copied, changed, cut_short, reached_out, retry_step
 from dualtrack.domain.ids import new_id
 from dualtrack.domain.job import Job, JobSpec
-from dualtrack.domain.lifecycle import CALL_TERMINAL, TERMINAL, JobStatus
+from dualtrack.domain.lifecycle import CALL_TERMINAL, TERMINAL, CallStatus, JobStatus
 from dualtrack.domain.step import Step
 from dualtrack.domain.webhook import JobWebhook, Webhook
 from dualtrack.engine import doorbells, intake, steering
@@ -56,16 +56,7 @@ def retry(
             raise JobSucceeded("The job has succeeded: there is nothing to retry. Fork it from a step of your choice to go on from there.")
         last = max(limits.same_failure, limits.malformed_actions) + _MARGIN
         step = retry_step(steps.page(tx, source.id, after=max(0, source.step - last)), source.reason)
-    return fork(
-        runtime,
-        tenant_id=tenant_id,
-        job_id=job_id,
-        step=step,
-        changes=changes,
-        known_models=known_models,
-        key_id=key_id,
-        once=once,
-    )
+    return _go_on(runtime, source, _From(step, everything_said=True), changes, known_models, key_id, once)
 
 
 def fork(
@@ -90,9 +81,31 @@ def fork(
     """
     with runtime.database.transaction() as tx:
         source = jobs.get(tx, job_id, tenant_id=tenant_id)
+    return _go_on(runtime, source, _From(step), changes, known_models, key_id, once)
+
+
+@dataclass(frozen=True, slots=True)
+class _From:
+    """Where to go on from."""
+
+    step: int
+    everything_said: bool = False
+    """Whether messages come along that were taken up after that step, or not yet; those not yet do in any case from the last step."""
+
+
+def _go_on(
+    runtime: Runtime,
+    source: Job,
+    point: _From,
+    changes: Changes,
+    known_models: Iterable[str],
+    key_id: str | None,
+    once: RequestKey | None,
+) -> tuple[Job, bool]:
+    with runtime.database.transaction() as tx:
         # What comes of a child has no family that bounds it, so it gets the limits of the one that did.
         limits = source.limits if source.root_id is None else jobs.get(tx, source.root_id).limits
-        told = webhooks.of_job(tx, source.id, tenant_id)
+        told = webhooks.of_job(tx, source.id, source.tenant_id)
     try:
         spec = _telling(changed(source.spec, limits, changes), told)
     except ValidationError as error:
@@ -100,6 +113,7 @@ def fork(
         raise InvalidRequest(
             f"{fault['msg'].removeprefix('Value error, ')}.", param=".".join(str(part) for part in fault["loc"])
         ) from error
+    step = point.step
     if step > source.step:
         raise InvalidRequest(f"step: the last step of the job is {source.step}.", param="step")
     intake.check_spec(spec, runtime.registry, known_models, runtime.limits, runtime.policies)
@@ -108,10 +122,10 @@ def fork(
             f"limits.steps is {spec.limits.steps}, and {step} steps are done already: give the new job more than that.",
             param="limits.steps",
         )
-    prepared = intake.prepare(runtime, tenant_id=tenant_id, spec=spec)
+    prepared = intake.prepare(runtime, tenant_id=source.tenant_id, spec=spec)
     with runtime.database.transaction() as tx:
-        made, new = idempotency.once(tx, once, lambda: _create(tx, runtime, source.id, step, changes, prepared, key_id))
-        job = jobs.get(tx, made, tenant_id=tenant_id)
+        made, new = idempotency.once(tx, once, lambda: _create(tx, runtime, source.id, point, changes, prepared, key_id))
+        job = jobs.get(tx, made, tenant_id=source.tenant_id)
     if new or job.status is JobStatus.QUEUED:  # as for a submission: whoever accepted it may have died before ringing
         doorbells.plan(runtime, job)
     return job, new
@@ -129,9 +143,10 @@ def _sealed(sealer: Sealer, told: Webhook) -> Webhook:
 
 
 def _create(
-    tx: Transaction, runtime: Runtime, source_id: str, step: int, changes: Changes, prepared: intake.Prepared, key_id: str | None
+    tx: Transaction, runtime: Runtime, source_id: str, point: _From, changes: Changes, prepared: intake.Prepared, key_id: str | None
 ) -> str:
     source = jobs.get(tx, source_id, tenant_id=prepared.tenant_id)
+    step = point.step
     last = _last_step(tx, source, step)
     told = webhooks.of_job(tx, source.id, source.tenant_id)
     first = _first_workspace(tx, source, prepared)
@@ -151,8 +166,9 @@ def _create(
         "summary": summary,
     }
     jobs.change(tx, job.id, values)
-    forks.copy_steps(tx, source.id, job.id, step)
-    said = messages.copy(tx, source.id, job.id, through_step=step, untaken=step == source.step)
+    cancelled = [] if last is None else [call for call in last.calls if call.status is CallStatus.CANCELLED]
+    forks.copy_steps(tx, source.id, job.id, step, {call.id: as_copied(call) for call in cancelled})
+    said = messages.copy(tx, source.id, job.id, through_step=step, rest=point.everything_said or step == source.step)
     data = {"job_id": source.id, "step": step, "messages": said, "through_step": through, "summary": summary}
     events.append(tx, job.id, NewEvent(EventType.JOB_FORKED, data))
     if changes.message is not None:
@@ -172,7 +188,7 @@ def _last_step(tx: Transaction, source: Job, step: int) -> Step | None:
     (found,) = steps.page(tx, source.id, after=step - 1, limit=1)
     if any(call.status not in CALL_TERMINAL for call in found.calls):
         raise StepNotEnded(f"Step {step} has not ended yet: its calls are still open. Fork from step {step - 1}, or wait.", param="step")
-    if cut_short(found):
+    if cut_short(found) and not reached_out(found):  # what reached out can't be done again, so it may be kept as it is
         raise StepCutShort(f"Step {step} was cut short: not all of its calls were made. Fork from step {step - 1}.", param="step")
     return found
 

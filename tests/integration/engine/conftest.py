@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from dualtrack.db import migrate
+from dualtrack.db import jobs, migrate
 from dualtrack.db.engine import Database
 from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.events import END_EVENTS
@@ -22,7 +22,7 @@ from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.limits import PlatformLimits, SandboxLimits
 from dualtrack.domain.policy import PolicyRule
 from dualtrack.egress.gateway import EgressGateway
-from dualtrack.engine import ending, forks
+from dualtrack.engine import ending, forks, steering
 from dualtrack.models.port import ModelGateway
 from dualtrack.objects.workdirs import Workdirs
 from dualtrack.sandbox.factory import open_sandboxes
@@ -199,8 +199,6 @@ def types(stepper: Stepper, job: Job) -> list[str]:
 
 def cancel(stepper: Stepper, job: Job) -> bool:
     with stepper.runtime.database.transaction() as tx:
-        from dualtrack.db import jobs
-
         return ending.request_stop(tx, jobs.get(tx, job.id, lock=True), JobStatus.CANCELLED, by="test")
 
 
@@ -221,3 +219,9 @@ def retry(stepper: Stepper, job: Job, **changes: Any) -> Job:
     return forks.retry(
         stepper.runtime, tenant_id=job.tenant_id, job_id=job.id, changes=Changes.model_validate(changes), known_models=["deep", "fast"]
     )[0]
+
+
+def write(stepper: Stepper, job: Job, content: str) -> None:
+    """Something is said to a job."""
+    with stepper.runtime.database.transaction() as tx:
+        steering.write(tx, stepper.runtime, jobs.get(tx, job.id, lock=True), content, by="key")

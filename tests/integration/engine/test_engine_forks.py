@@ -19,16 +19,11 @@ from dualtrack.domain.forking import Changes
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.domain.usage import Usage
-from dualtrack.engine import forks, observations, steering
+from dualtrack.engine import forks, observations
 from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.testing.stepper import Stepper
 
-from .conftest import CountingSandbox, Make, cancel, finish, fork, retry, shell, types
-
-
-def write(stepper: Stepper, job: Job, content: str) -> None:
-    with stepper.runtime.database.transaction() as tx:
-        steering.write(tx, stepper.runtime, jobs.get(tx, job.id, lock=True), content, by="key")
+from .conftest import CountingSandbox, Make, cancel, finish, fork, retry, shell, types, write
 
 
 @pytest.fixture(autouse=True)
