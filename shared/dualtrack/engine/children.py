@@ -115,7 +115,7 @@ def _outcome(runtime: Runtime, parent: Job, child: Job, call: Call) -> _Outcome:
 def _lost(child_id: str, error: RecordUnreadable) -> _Outcome:
     """Of a child that has ended and that this release can't read."""
     text = f"The helper's job ended, and nothing can be read of it: {error.message}"
-    details = {"child_job_id": child_id, "status": JobStatus.FAILED.value, "reason": error.code}
+    details = {CHILD: child_id, "status": JobStatus.FAILED.value, "reason": error.code}
     return _Outcome(ok=False, text=text, preview=text, observation_key=None, details=details, files=(), workspace=None)
 
 
