@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from dualtrack.db import approvals, claims, jobs
@@ -27,6 +28,7 @@ from dualtrack.engine.children import Families
 from dualtrack.engine.deliveries import Deliverer
 from dualtrack.engine.ending import end_unreadable, finish_stop, request_stop
 from dualtrack.engine.hands import Hands, HandsFactory
+from dualtrack.engine.one_try import OneTry
 from dualtrack.engine.runtime import Runtime
 from dualtrack.engine.timetable import Timetable
 from dualtrack.faults import Fault, point
@@ -41,7 +43,8 @@ class Scheduler:
     """Looks at the database every tick."""
 
     def __init__(self, runtime: Runtime, tick_s: float, hands: HandsFactory = Hands) -> None:
-        self._runtime = runtime
+        self._doorbell = OneTry(runtime.doorbell)
+        self._runtime = runtime = replace(runtime, doorbell=self._doorbell)
         self._tick_s = tick_s
         self._families = Families(runtime, hands)
         self._timetable = Timetable(runtime, hands)
@@ -72,6 +75,7 @@ class Scheduler:
 
         Raises the first failure, after all parts had their turn: nothing that is wrong with one job or the broker stops the others.
         """
+        self._doorbell.again()
         acted, failures = 0, []
         for part in (
             self._rings,

@@ -13,7 +13,7 @@ from sqlalchemy import func, update
 from dualtrack.db import claims, files, schedules
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import jobs as jobs_table
-from dualtrack.domain.errors import StorageUnavailable
+from dualtrack.domain.errors import BrokerUnavailable, StorageUnavailable
 from dualtrack.domain.ids import new_id
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
@@ -135,6 +135,31 @@ def test_a_store_that_gives_no_answer_stops_neither_the_tick_nor_the_rings(
         each.close()
     assert stepper.run(job).answer == "end"
     assert [call.status for call in calls_of(stepper, job)] == [CallStatus.SUCCEEDED] * 3
+
+
+def test_a_tick_waits_for_a_broker_that_is_away_once_and_not_for_each_ring(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    stepper = make([finish()])
+    spec = JobSpec(instructions="x").model_dump(mode="json")
+    row = {"tenant_id": stepper.tenant_id, "cron": "0 0 1 1 *", "timezone": "UTC", "overlap": "skip", "catch_up": "latest", "spec": spec}
+    with stepper.runtime.database.transaction() as tx:
+        for n in range(3):
+            schedules.add(tx, row | {"id": f"sched_{n}", "next_at": func.clock_timestamp()})
+    tried = []
+
+    def away() -> None:
+        tried.append(1)
+        raise BrokerUnavailable("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stepper.doorbell, "check", away)
+        for ticks in (1, 2):
+            with pytest.raises(BrokerUnavailable):
+                stepper.scheduler.tick()
+            assert len(tried) == ticks
+    assert [outcomes(stepper, f"sched_{n}") for n in range(3)] == [["started"]] * 3
+    stepper.time_passes()
+    stepper.scheduler.tick()
+    assert len(stepper.doorbell.rings) == 3
 
 
 def test_a_store_that_is_away_is_asked_again_after_a_pause(make: Make, store: StuckStore, monkeypatch: pytest.MonkeyPatch) -> None:
