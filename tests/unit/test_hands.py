@@ -19,7 +19,7 @@ _DEADLINE_S = 60.0
 class Tasks:
     """Errands that a test gives out."""
 
-    def __init__(self, *keys: str, do: Callable[[str], None]) -> None:
+    def __init__(self, *keys: str, do: Callable[[str], object]) -> None:
         self.left = list(keys)
         self.do = do
         self.lock = threading.Lock()
@@ -33,7 +33,7 @@ class Tasks:
             if not free:
                 return None
             self.left.remove(free[0])
-        return Errand(free[0], lambda: self.do(free[0]))
+        return Errand(free[0], lambda: self.do(free[0]) is None)
 
 
 def until(done: Callable[[], bool]) -> None:
@@ -99,6 +99,21 @@ def test_a_failure_ends_its_thread_and_the_next_look_goes_on(fault: Exception, c
     with hands(tasks, 1, threading.Event()) as one:
         until(lambda: one.start_due() == 0 and done == ["good"])
     assert "the rest waits for the next tick" in caplog.text
+
+
+def test_where_nothing_comes_of_an_errand_the_rest_waits_for_the_next_look() -> None:
+    done: list[str] = []
+
+    def do(key: str) -> bool | None:
+        done.append(key)
+        return False if key == "held" else None
+
+    tasks = Tasks("held", "good", do=do)
+    some = Hands(tasks, 1, "test")
+    assert some.start_due() == 1
+    until(lambda: done == ["held"])
+    some.close()
+    assert (done, tasks.left) == (["held"], ["good"])
 
 
 def test_nothing_is_taken_up_after_the_close() -> None:

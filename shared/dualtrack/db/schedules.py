@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -20,6 +20,7 @@ from dualtrack.domain.limits import PlatformLimits
 from dualtrack.domain.schedule import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
 
 _NO_INPUTS: Final[ColumnElement[Any]] = literal_column("'[]'::jsonb")
+_SOON: Final = timedelta(seconds=1)
 _NO_WEBHOOK: Final[ColumnElement[Any]] = literal_column("'null'::jsonb")
 
 
@@ -86,13 +87,18 @@ def put_off(tx: Transaction, schedule_id: str, limits: PlatformLimits) -> None:
     """Leave what is due of one alone for a while: it could not be done. Longer each time."""
     later = func.clock_timestamp() + claims.pause_after(schedules.c.looks, limits)
     values = {"look_at": later, "looks": func.least(schedules.c.looks + 1, 10)}
-    tx.connection.execute(update(schedules).where(schedules.c.id == schedule_id).values(values))
+    tx.connection.execute(update(schedules).where(_unheld(schedule_id)).values(values))
 
 
 def put_back(tx: Transaction, schedule_id: str) -> None:
-    """Let one of which nothing could be done just now be looked at again soon, after the others."""
-    values = {"look_at": func.clock_timestamp(), "looks": 0}
-    tx.connection.execute(update(schedules).where(schedules.c.id == schedule_id).values(values))
+    """Let one of which nothing could be done just now (somebody else is at it) be looked at again soon, after the others."""
+    values = {"look_at": func.clock_timestamp() + _SOON, "looks": 0}
+    tx.connection.execute(update(schedules).where(_unheld(schedule_id)).values(values))
+
+
+def _unheld(schedule_id: str) -> ColumnElement[bool]:
+    """That row, unless somebody holds it: whoever changes it lets it be looked at anew, and no tick waits for him."""
+    return schedules.c.id.in_(select(schedules.c.id).where(schedules.c.id == schedule_id).with_for_update(skip_locked=True))
 
 
 def claim(tx: Transaction, schedule_id: str) -> Schedule | None:

@@ -184,8 +184,8 @@ class Families:
             found = children.untold(tx, 1, busy)
         return Errand(found[0], lambda: self._tell(found[0])) if found else None
 
-    def _tell(self, parent_id: str) -> None:
-        """Tell the ends of a job's children; those that can't be told now are left alone for a while."""
+    def _tell(self, parent_id: str) -> bool:
+        """Tell the ends of a job's children; those that can't be told now are left alone for a while. Whether all were told."""
         with self._runtime.database.transaction() as tx:
             ended = children.untold_of(tx, parent_id)
         left = []
@@ -206,6 +206,7 @@ class Families:
         if left:
             with self._runtime.database.transaction() as tx:
                 children.put_off(tx, left, self._runtime.limits)
+        return not left
 
     def _go_along(self, tx: Transaction, child: Job) -> bool:
         """Do as the parent does. It is only read: should it change right now, the next look finds that."""

@@ -53,14 +53,15 @@ class Deliverer:
             delivery = deliveries.claim(tx, self._runtime.limits)
         return None if delivery is None else Errand(delivery.id, lambda: self._deliver(delivery))
 
-    def _deliver(self, delivery: Delivery) -> None:
+    def _deliver(self, delivery: Delivery) -> bool:
         point(Fault.DELIVERY_CLAIMED, delivery.id)
         try:
             with self._runtime.database.transaction() as tx:
                 webhook, now = webhooks.get(tx, delivery.webhook_id), clock.now(tx)
         except NotFound:  # removed meanwhile, and the delivery with it
-            return
+            return True
         self._send(delivery, webhook, now)
+        return True
 
     def _send(self, delivery: Delivery, webhook: Webhook, at: datetime) -> None:
         assert_no_transaction()

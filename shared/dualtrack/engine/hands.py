@@ -20,7 +20,8 @@ class Errand:
 
     key: str
     """Of errands with the same key, one is under way at a time in this process."""
-    do: Callable[[], object]
+    do: Callable[[], bool]
+    """Whether something came of it: where not, its thread leaves the rest to the next tick."""
 
 
 class Errands(Protocol):
@@ -62,20 +63,23 @@ class Hands:
 
     def do_next(self) -> bool:
         """Do the next errand in this thread; False when there is none. Raises `DatabaseUnavailable`, and what the errand does."""
+        return self._next() is not None
+
+    def _next(self) -> bool | None:
+        """What came of the next errand; None: there is none."""
         with self._taking:  # or two could take up the same key
             with self._lock:
                 busy = tuple(self._busy)
             errand = self._errands.take(busy)
             if errand is None:
-                return False
+                return None
             with self._lock:
                 self._busy.add(errand.key)
         try:
-            errand.do()
+            return errand.do()
         finally:
             with self._lock:
                 self._busy.discard(errand.key)
-        return True
 
     def close(self) -> None:
         """Take up nothing more; returns when what is under way has ended."""
@@ -86,9 +90,9 @@ class Hands:
         self._pool.submit(self._work)
 
     def _work(self) -> None:
-        """Do errands until none is due. Raises nothing."""
+        """Do errands until none is due, or nothing comes of one. Raises nothing."""
         try:
-            while not self._stopping and self.do_next():
+            while not self._stopping and self._next():
                 pass
         except DualtrackError as error:
             _LOG.warning("%s: the rest waits for the next tick: %s", self._name, error)

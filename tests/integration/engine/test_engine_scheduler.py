@@ -186,6 +186,24 @@ def test_a_store_that_is_away_is_asked_again_after_a_pause(make: Make, store: St
     assert (held(stepper, job), outcomes(stepper, schedule_id)) == (0, ["started"])
 
 
+def test_a_schedule_that_somebody_else_holds_keeps_no_thread_busy(make: Make, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    stepper = make([finish()])
+    schedule_id, looks = with_input(stepper), []
+    claim = schedules.claim
+
+    def counted(tx: Any, wanted: str) -> Any:
+        looks.append(wanted)
+        return claim(tx, wanted)
+
+    monkeypatch.setattr(schedules, "claim", counted)
+    with database.transaction() as holder:
+        schedules.get(holder, schedule_id, tenant_id=stepper.tenant_id, lock=True)
+        stepper.scheduler.tick()
+        assert looks == [schedule_id]
+    stepper.scheduler.tick()
+    assert outcomes(stepper, schedule_id) == ["started"]
+
+
 def test_a_fault_with_one_child_keeps_no_other_waiting(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     stepper, job = untold(make, monkeypatch, "a", "b", "c")
     bad = kids(stepper, job)[0].id

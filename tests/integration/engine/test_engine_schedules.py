@@ -357,6 +357,7 @@ def test_a_job_whose_row_is_held_is_cancelled_at_the_next_look(clock: Clockwork)
         jobs.get(tx, held, lock=True)
         assert run_schedules(clock.runtime) == 0
     assert clock.get(schedule.id).next_at == tick
+    clock.stepper.time_passes()
     assert run_schedules(clock.runtime) == 1
     assert clock.status(clock.runs(schedule)[0]) is JobStatus.CANCELLED
 
