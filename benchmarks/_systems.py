@@ -90,7 +90,8 @@ class Platform:
         deadline = time.monotonic() + _TIMEOUT_S
         while left := self._left(ids):
             if time.monotonic() > deadline:
-                sys.exit(f"{left} of {jobs} jobs have not ended after {_TIMEOUT_S} s")
+                logs = "\n".join(worker.log_tail() for worker in self._workers)
+                sys.exit(f"{left} of {jobs} jobs have not ended after {_TIMEOUT_S} s; the workers' logs:\n{logs}")
             time.sleep(_POLL_S)
         took = time.perf_counter() - started
         times: dict[str, list[float]] = {job_id: [] for job_id in ids}
