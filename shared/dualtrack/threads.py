@@ -18,6 +18,8 @@ class Threads:
 
     One that takes work and leaves some wakes one other, and no second one before that has come: short work is done by the thread that is
     awake already, one piece after the other, and behind work that waits for something the next thread is there at once.
+
+    Whatever work raises is logged, and its thread goes on.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -26,6 +28,8 @@ class Threads:
         self._name = name
         self._lock = threading.Lock()
         self._ready: deque[Work] = deque()
+        self._spare: deque[Work] = deque()
+        """What is to wait until nothing else does."""
         self._threads: list[threading.Thread] = []
         self._idle: list[threading.Lock] = []
         """One for each thread that has nothing to do, which waits for it to be released."""
@@ -34,10 +38,13 @@ class Threads:
         """A thread was woken, or started, and has not looked for work since."""
         self._closed = False
 
-    def put(self, work: Work, *, awake: bool = False) -> None:
-        """Have it done. What it raises is logged.
+    def put(self, work: Work, *, awake: bool = False, last: bool = False) -> None:
+        """Have it done.
 
-        `awake`: the caller is one of these threads and comes back for more right after, so nobody has to be woken.
+        Args:
+            work: what is to be done.
+            awake: the caller is one of these threads and comes back for more right after, so nobody has to be woken.
+            last: only when nothing else is waiting, whenever that came.
 
         Raises:
             RuntimeError: after `stop`, or there is no thread, and none can be started.
@@ -45,27 +52,31 @@ class Threads:
         with self._lock:
             if self._closed:
                 raise RuntimeError("these threads have stopped")
-            self._ready.append(work)
+            line = self._spare if last else self._ready
+            line.append(work)
             if awake or self._looking:
                 return
-            try:
-                self._wake()
-            except RuntimeError:
-                self._ready.remove(work)
-                raise
+            self._wake()
+            if not self._threads:
+                line.pop()
+                raise RuntimeError("no thread can be started")
 
     def stop(self) -> None:
         """Wait until all is done that was put here, and that it put here; then end the threads."""
         with self._at_rest:
-            self._at_rest.wait_for(lambda: self._closed or (not self._ready and len(self._idle) == len(self._threads)))
+            self._at_rest.wait_for(lambda: self._closed or (not self._waiting and len(self._idle) == len(self._threads)))
             self._closed = True
             while self._idle:
                 self._idle.pop().release()
         for thread in self._threads:
             thread.join()
 
+    @property
+    def _waiting(self) -> bool:
+        return bool(self._ready or self._spare)
+
     def _wake(self) -> None:
-        """Under the lock: have one more thread look for work, if there is one to be had. `RuntimeError`: there is none at all."""
+        """Under the lock: have one more thread look for work, if there is one to be had. Raises nothing."""
         if self._idle:
             self._looking = True
             self._idle.pop().release()
@@ -74,10 +85,8 @@ class Threads:
             thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:
-                if not self._threads:
-                    raise
-                _LOG.warning("no thread can be started beyond %d: work waits for one of those", len(self._threads))
+            except (RuntimeError, MemoryError) as error:
+                _LOG.warning("no thread can be started beyond %d, work waits for one of those: %s", len(self._threads), error)
                 return
             self._threads.append(thread)
             self._looking = True
@@ -92,7 +101,7 @@ class Threads:
                 woken = False
                 try:
                     work()
-                except Exception:  # noqa: BLE001 - the thread must outlive whatever happens
+                except BaseException:  # noqa: BLE001 - the thread must outlive whatever happens, such as a panic of a library in Rust
                     _LOG.exception("a thread's work failed")
                 del work  # what it holds is not for this thread to keep
                 continue
@@ -106,13 +115,13 @@ class Threads:
         with self._lock:
             if woken:
                 self._looking = False
-            if not self._ready:
+            if not self._waiting:
                 if not self._closed:
                     self._idle.append(wake)
                     if len(self._idle) == len(self._threads):
                         self._at_rest.notify_all()
                 return None
-            work = self._ready.popleft()
-            if self._ready and not self._looking:
+            work = (self._ready or self._spare).popleft()
+            if self._waiting and not self._looking:
                 self._wake()
             return work

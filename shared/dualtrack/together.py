@@ -7,6 +7,7 @@ one of them is acted for at a time, and more is asked for meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 import time
@@ -94,12 +95,13 @@ class Together(Generic[Q, R]):
             self._lead()
         return self._came_of(mine)
 
-    def ask(self, request: Q, put: Put, then: Callable[[Callable[[], R], bool], None]) -> None:
+    def ask(self, request: Q, put: Put, then: Callable[[Callable[[], R], bool], None], *, awake: bool = True) -> None:
         """The same without waiting.
 
         Args:
             request: as for `do`.
-            put: has threads do something; the calling thread is one of them, and comes back for more right after.
+            put: has threads do something.
+            awake: the calling thread is one of them, and comes back for more right after.
             then: called by one of them with a function that gives what came of the request, or raises, and whether it is there already:
                 where something was wrong, the function may have to act for this one alone first. Raises nothing.
         """
@@ -108,7 +110,7 @@ class Together(Generic[Q, R]):
             then(lambda: self._came_of(mine), mine.error is None)
 
         if self._first(_Asked(request, lambda: put(self._lead), settle)):
-            put(self._lead, awake=True)
+            put(self._lead, awake=awake)
 
     def _first(self, mine: _Asked[Q, R]) -> bool:
         """Whether somebody has to act, since nobody does."""
@@ -143,14 +145,13 @@ class Together(Generic[Q, R]):
         with self._lock:
             self._led = bool(self._waiting)
             heir = self._waiting[0] if self._waiting else None
-        if heir is not None:
-            heir.lead()
-        try:
+        with contextlib.ExitStack() as to_do:  # whatever happens to one of these, the others are done
+            for asked in reversed(batch):
+                to_do.callback(asked.settle, asked)
             if self._then is not None and batch[0].error is None:
-                self._then([asked.request for asked in batch], [cast("R", asked.given) for asked in batch])
-        finally:
-            for asked in batch:
-                asked.settle(asked)
+                to_do.callback(self._then, [asked.request for asked in batch], [cast("R", asked.given) for asked in batch])
+            if heir is not None:
+                to_do.callback(heir.lead)
 
     def _act_alone(self, request: Q) -> R:
         with self._turn:

@@ -73,20 +73,20 @@ class Piece:
         """Do it up to its first question; it goes on by itself."""
         self._go(self._work.__next__)
 
-    def _go(self, step: Callable[[], Question[Any, Any]]) -> None:
+    def _go(self, step: Callable[[], Question[Any, Any]], *, awake: bool = True) -> None:
         try:
             together, request = self._context.run(step)
         except StopIteration:
             return
-        together.ask(request, self._threads.put, self._answered)
+        together.ask(request, self._threads.put, self._answered, awake=awake)
 
     def _answered(self, answer: Callable[[], Any], known: bool) -> None:  # noqa: FBT001 - as `Together` calls it
         """Go on: at once after a plain yes, since then little is left to do; else by a thread of its own, for others wait for this one."""
         given = answer() if known else None
         if given:
             try:
-                self._go(lambda: self._work.send(given))
-            except Exception:  # noqa: BLE001 - it is of this work alone
+                self._go(lambda: self._work.send(given), awake=False)  # this thread has others to go on with first
+            except BaseException:  # noqa: BLE001 - it is of this work alone
                 _LOG.exception("a thread's work failed")
         else:
             self._threads.put(lambda: self._go(_step(self._work, answer)))

@@ -1,5 +1,6 @@
 """How a worker takes and acknowledges messages, without a broker."""
 
+import gc
 import json
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,7 +15,8 @@ from dualtrack.queues import homes
 from dualtrack.queues.port import Begins, Rung
 from dualtrack.queues.strategy import HOME_KEY, TALLY, Acknowledger, Intake, take
 from dualtrack.threads import Threads
-from dualtrack.work import at_once
+from dualtrack.together import Together
+from dualtrack.work import Question, Work, at_once
 
 
 class Message:
@@ -114,7 +116,7 @@ def receiver(run: Run, home: str | None = None) -> tuple[Loop, Callable[..., Non
 class AtOnce(Threads):
     """Does everything in the thread that asks for it."""
 
-    def put(self, work: Callable[[], None], *, awake: bool = False) -> None:
+    def put(self, work: Callable[[], None], *, awake: bool = False, last: bool = False) -> None:
         work()
 
 
@@ -169,6 +171,39 @@ def test_a_failing_handler_does_not_keep_its_message(error: Exception, answer: s
     assert TALLY.active == 0
 
 
+def test_a_panic_of_a_library_gives_the_place_back_and_keeps_no_message() -> None:
+    class Panic(BaseException):
+        """As those of libraries in Rust."""
+
+    def run(row_id: str, begun: object, *, redelivered: bool) -> None:
+        raise Panic
+
+    loop, receive = receiver(run)
+    sent: list[tuple[Any, ...]] = []
+    receive(Message(1, sent))
+    loop.turn()
+    assert sent == [("ack", 1, False)]
+    assert TALLY.active == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it is dropped outside of its context
+def test_what_is_given_up_half_done_is_not_acknowledged() -> None:
+    def stands_still(row_id: str, begun: object, *, redelivered: bool) -> Work[None]:
+        yield Question(Together(lambda requests: requests, shared=()), 1)
+
+    loop, threads = Loop(), Later()
+    consumer = SimpleNamespace(hub=loop, pool=SimpleNamespace(threads=threads), connection_errors=(OSError,))
+    receive = take(SimpleNamespace(name="plan", run=stands_still), SimpleNamespace(conf={}), consumer)
+    sent: list[tuple[Any, ...]] = []
+    receive(Message(1, sent))
+    threads.asked.pop(0)()
+    threads.asked.clear()  # nobody ever answers, and the work is dropped
+    gc.collect()
+    loop.turn()
+    assert sent == []
+    assert TALLY.active == 0
+
+
 @pytest.mark.parametrize("body", ["", "{", "[]", "null", "[[]]", '[["a", "b"], {}, {}]', "[[1], {}, {}]", json.dumps({"args": ["x"]})])
 def test_what_is_no_ring_is_told_to_celery_which_rejects_it(body: str) -> None:
     _, receive = receiver(lambda row_id, begun, *, redelivered: None)
@@ -185,7 +220,7 @@ class Later(Threads):
         super().__init__(most, "test")
         self.asked: list[Callable[[], None]] = []
 
-    def put(self, work: Callable[[], None], *, awake: bool = False) -> None:
+    def put(self, work: Callable[[], None], *, awake: bool = False, last: bool = False) -> None:
         self.asked.append(work)
 
     def turn(self) -> None:
@@ -260,6 +295,16 @@ def test_a_worker_that_is_told_to_stop_begins_nothing_more_and_leaves_it_to_othe
     taking, seen = intake(threads, lambda rung: [1] * len(rung()))
     for tag, row_id in enumerate(("a", "b", "c"), 1):
         taking.take(Message(tag, []), row_id)
+    monkeypatch.setattr(state, "should_stop", 0)
+    threads.turn()
+    assert seen == []
+    assert TALLY.active == 0
+
+
+def test_nor_what_came_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = Later()
+    taking, seen = intake(threads, None)
+    taking.take(Message(1, []), "a")
     monkeypatch.setattr(state, "should_stop", 0)
     threads.turn()
     assert seen == []

@@ -1,6 +1,5 @@
 """Threads that do what is put before them."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,13 +42,10 @@ def test_behind_work_that_waits_the_next_thread_is_there_at_once(threads: Thread
         met.wait(30)
 
     def put_all() -> None:
-        for _ in range(3):
+        for _ in range(4):
             threads.put(meet, awake=True)
-        meet()
 
     threads.put(put_all)
-    # The one that puts them blocks, which it promised not to do: whoever comes next still wakes one after the other.
-    threads.put(lambda: None)
     met.wait(30)
 
 
@@ -94,34 +90,69 @@ def test_stop_of_threads_that_never_had_work() -> None:
     Threads(2, "test").stop()
 
 
-def test_work_that_fails_is_logged_and_its_thread_goes_on(threads: Threads, caplog: pytest.LogCaptureFixture) -> None:
-    done = threading.Event()
+def test_work_that_fails_is_logged_and_its_thread_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    threads, done = Threads(1, "test"), list[int]()
 
     def fails() -> None:
         raise ValueError("broken")
 
-    with caplog.at_level(logging.ERROR):
-        threads.put(fails)
-        threads.put(done.set)
-        assert done.wait(30)
+    threads.put(fails)
+    threads.put(partial(done.append, 1))
+    threads.stop()
+    assert done == [1]
     assert "broken" in caplog.text
 
 
-def no_more_than(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+class Panic(BaseException):
+    """As those of libraries in Rust."""
+
+
+def test_a_panic_ends_no_thread(caplog: pytest.LogCaptureFixture) -> None:
+    threads, done = Threads(1, "test"), list[int]()
+
+    def panics() -> None:
+        raise Panic
+
+    threads.put(panics)
+    threads.put(partial(done.append, 1))
+    threads.stop()
+    assert done == [1]
+    assert "Panic" in caplog.text
+
+
+def test_what_is_to_come_last_waits_for_all_that_comes_later() -> None:
+    threads, done, gate = Threads(1, "test"), list[str](), threading.Event()
+
+    def first() -> None:
+        gate.wait(30)
+        threads.put(partial(done.append, "third"), awake=True)
+
+    threads.put(first)
+    threads.put(partial(done.append, "last"), last=True)
+    threads.put(partial(done.append, "second"))
+    gate.set()
+    threads.stop()
+    assert done == ["second", "third", "last"]
+
+
+def no_more_than(allowed: int, monkeypatch: pytest.MonkeyPatch, error: type[Exception] = RuntimeError) -> None:
     start: Callable[[threading.Thread], None] = threading.Thread.start
     started: list[threading.Thread] = []
 
     def counted(thread: threading.Thread) -> None:
         if len(started) >= allowed:
-            raise RuntimeError("can't start new thread")
+            raise error("can't start new thread")
         started.append(thread)
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", counted)
 
 
-def test_work_for_which_no_further_thread_can_be_had_is_done_once_by_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    no_more_than(1, monkeypatch)
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+def test_work_for_which_no_further_thread_can_be_had_is_done_once_by_those_there_are(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    no_more_than(1, monkeypatch, error)
     threads, done = Threads(4, "test"), list[int]()
     for n in range(10):
         threads.put(partial(done.append, n))
@@ -133,7 +164,7 @@ def test_without_any_thread_work_is_refused_and_never_done_later(monkeypatch: py
     threads, done = Threads(4, "test"), list[int]()
     with monkeypatch.context() as patch:
         no_more_than(0, patch)
-        with pytest.raises(RuntimeError, match="can't start"):
+        with pytest.raises(RuntimeError, match="can be started"):
             threads.put(lambda: done.append(1))
     threads.put(lambda: done.append(2))
     threads.stop()

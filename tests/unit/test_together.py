@@ -1,5 +1,6 @@
 """One thread acts for all that ask at the same time."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -194,3 +195,18 @@ def test_threads_that_wait_and_such_that_do_not_go_together() -> None:
         while not second.done():
             hands.turn()
         assert (hands.found, second.result()) == ({1: 2}, 4)
+
+
+def test_whatever_happens_to_one_of_a_batch_the_others_are_told_and_the_next_batch_is_done() -> None:
+    hands, together = Hands(), Together(doubled, shared=(), then=lambda *_: 1 / 0, most=2)  # type: ignore[arg-type]
+
+    def breaks(answer: Callable[[], int], known: bool) -> None:
+        raise RuntimeError("broken")
+
+    together.ask(0, hands.put, breaks)
+    for n in range(1, 5):
+        hands.ask(together, n)
+    while hands.work:
+        with contextlib.suppress(ZeroDivisionError, RuntimeError):
+            hands.work.pop(0)()
+    assert hands.found == {n: 2 * n for n in range(1, 5)}

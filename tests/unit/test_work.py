@@ -97,6 +97,10 @@ def test_what_it_raises_here_is_raised(together: Together[int, int | None]) -> N
         do(work())
 
 
+class Panic(BaseException):
+    """As those of libraries in Rust."""
+
+
 _NAME: ContextVar[str] = ContextVar("name", default="nobody")
 
 
@@ -118,8 +122,9 @@ def test_its_context_is_its_own_whichever_thread_goes_on_with_it(together: Toget
     assert _NAME.get() == "nobody"
 
 
+@pytest.mark.parametrize("error", [ValueError, Panic])
 def test_one_that_breaks_spoils_nothing_for_those_that_were_answered_with_it(
-    together: Together[int, int | None], threads: Threads, caplog: pytest.LogCaptureFixture
+    together: Together[int, int | None], threads: Threads, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
     seen: list[int] = []
     gate = threading.Event()
@@ -127,7 +132,7 @@ def test_one_that_breaks_spoils_nothing_for_those_that_were_answered_with_it(
     def work(n: int) -> Work[None]:
         yield Question(together, n)
         if n == 1:
-            raise ValueError("broken")
+            raise error("broken")
         seen.append(n)
 
     def put_all() -> None:

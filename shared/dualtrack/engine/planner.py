@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from opentelemetry.trace import SpanKind
@@ -108,8 +109,6 @@ class Planner:
             except StaleAttempt as error:
                 _LOG.info("result dropped: %s", error, extra={"job_id": job.id})
                 self._drop(job, asking)
-        if job.parent_id is not None:
-            children.tell_parent(self._runtime, job.id)
 
     def _usually(self, job_id: str, begun: Claimed | Literal[False] | None) -> tuple[Job, list[Step], Said] | None:
         if not begun:
@@ -212,7 +211,7 @@ class Planner:
         told = self._told(job, decision, thought, reflection, outline)
         if (yield from self._usual.record(job, decision, thought, reflection, outline, told)):
             return
-        with self._runtime.database.transaction() as tx:
+        with self._ending(job) as tx:
             values: dict[str, Any] = {
                 "step": number,
                 "tries": 0,
@@ -251,6 +250,14 @@ class Planner:
                 approvals.request(tx, self._runtime, job, call, ask.kind, message=ask.message, expires_s=ask.expires_s)
             self._hand_on(tx, job, outline, wanted)
             point(Fault.PLANNER_RECORD, job.id)
+
+    @contextlib.contextmanager
+    def _ending(self, job: Job) -> Iterator[Transaction]:
+        """A transaction in which the job may end, of which its parent is then told."""
+        with self._runtime.database.transaction() as tx:
+            yield tx
+        if job.parent_id is not None:
+            children.tell_parent(self._runtime, job.id)
 
     @staticmethod
     def _told(job: Job, decision: Decision, thought: str, reflection: str, outline: Outline) -> list[NewEvent]:
@@ -352,7 +359,7 @@ class Planner:
             extra={"job_id": job.id, "failures": job.failures + 1},
             exc_info=error is not failure and failure,
         )
-        with self._runtime.database.transaction() as tx:
+        with self._ending(job) as tx:
             failures = job.failures + 1
             if gives_up(error, failures, self._runtime.limits):
                 jobs.release(tx, job.id, job.attempt, {}, usage=usage, key_id=job.key_id)

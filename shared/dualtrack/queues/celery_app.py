@@ -65,6 +65,11 @@ class TimerlessConsumer(Consumer):
             self.hub.add_reader(amqp.sock, lambda: receive(amqp, wait=False, deliveries=self.deliveries))
         return conn
 
+    def update_strategies(self) -> None:
+        """Only our own task's: Celery's own take messages otherwise than they are handed on here. A message for one is of no known task."""
+        mine = [task for task in self.app.tasks.values() if task.Strategy == STRATEGY]
+        self.strategies.update((task.name, task.start_strategy(self.app, self)) for task in mine)
+
     def create_task_handler(self, *arguments: Any) -> Callable[[Any], None]:  # noqa: ANN401 - as Celery calls it
         """Celery's, without the promises by which its own requests have their messages acknowledged."""
         general = super().create_task_handler(*arguments)

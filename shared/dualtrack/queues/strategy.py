@@ -126,13 +126,20 @@ class Intake:
         """A message has come. One that was with another consumer is seen to by itself."""
         TALLY.begin()
         if self._begin is None or _was_with_another(message) or TALLY.active > self._threads.most:
-            self._threads.put(Piece(self._work(message, row_id), self._threads))
+            # Behind what is claimed, and what is only to be recorded: both must not wait for a model that takes its time.
+            self._threads.put(functools.partial(self._begin_one, message, row_id), last=True)
             return
         with self._lock:
             first = not self._came
             self._came.append((message, row_id))
         if first:
             self._threads.put(functools.partial(self._begin_all, self._begin))
+
+    def _begin_one(self, message: Any, row_id: str) -> None:  # noqa: ANN401 - kombu's message
+        if stopping():
+            TALLY.end()
+            return
+        Piece(self._work(message, row_id), self._threads)()
 
     def _begin_all(self, begin: Begins) -> None:
         taken: list[tuple[Any, str]] = []
@@ -149,7 +156,7 @@ class Intake:
         begun: Sequence[Any | None] = []
         try:
             begun = begin(rung)
-        except Exception as error:  # noqa: BLE001 - each meets it again by itself, and says so
+        except BaseException as error:  # noqa: BLE001 - each meets it again by itself, and says so
             _LOG.debug("not begun together: %r", error)
         for (message, row_id), what in zip(taken, begun or [None] * len(taken or rung()), strict=True):
             self._threads.put(Piece(self._work(message, row_id, what), self._threads), awake=True)
@@ -172,17 +179,23 @@ def take(task: Any, app: Any, consumer: Any) -> Callable[..., None]:  # noqa: AN
     run = task.run
 
     def work(message: Any, row_id: str, begun: Any | None = None) -> Work[None]:  # noqa: ANN401 - kombu's message, and what it was begun with
+        refused: Reject | None = None
         try:
             with homes.at(home or message.headers.get(homes.HEADER)):
-                yield from run(row_id, begun, redelivered=_was_with_another(message))
-        except Reject as error:
-            _LOG.error("%s %s: %s; the message goes to the dead letters", task.name, row_id, error.args[0])
-            acknowledger.refused(message)
-            return
-        except Exception:  # noqa: BLE001 - whatever it is: the row's lease runs out and the scheduler rings again
-            _LOG.exception("%s %s failed", task.name, row_id)
+                try:
+                    yield from run(row_id, begun, redelivered=_was_with_another(message))
+                except Reject as error:
+                    refused = error
+                except GeneratorExit:  # it was not done: the broker has it again
+                    raise
+                except BaseException:  # noqa: BLE001 - whatever it is: the row's lease runs out and the scheduler rings again
+                    _LOG.exception("%s %s failed", task.name, row_id)
         finally:
             TALLY.end()
+        if refused is not None:
+            _LOG.error("%s %s: %s; the message goes to the dead letters", task.name, row_id, refused.args[0])
+            acknowledger.refused(message)
+            return
         point(Fault.ACKNOWLEDGE)
         acknowledger.handled(message)
 

@@ -127,8 +127,9 @@ def test_messages_that_no_worker_can_take_are_dead_letters(workers: Workers) -> 
         producer.publish(b"{no json", content_type="application/json", content_encoding="utf-8", headers=celery)
         producer.publish(b"no celery message", content_type="application/json", content_encoding="utf-8")
         producer.publish([["x"], {}, {}], serializer="json", headers=celery | {"task": "other.task", "id": "other"})
+        producer.publish([[], {}, {}], serializer="json", headers=celery | {"task": "celery.backend_cleanup", "id": "built in"})
     letters = DeadLetters(workers.settings)
-    workers.wait(lambda: letters.page(10)[1] == 4, "four dead letters")
+    workers.wait(lambda: letters.page(10)[1] == 5, "five dead letters")
     assert {letter.reason for letter in letters.page(10)[0]} == {"rejected"}
     workers.ring("after")
     workers.wait(lambda: workers.count("end after") == 1, "the worker goes on")
