@@ -22,6 +22,7 @@ from dualtrack.models.port import Decision, DecisionRequest
 from dualtrack.testing.model_script import Script
 from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.testing.stepper import Stepper
+from dualtrack.work import Work
 
 from .conftest import Make, cancel, finish, types
 
@@ -191,9 +192,9 @@ def test_a_decision_whose_commit_was_not_confirmed_is_paid_once(make: Make, monk
     planner = stepper.planner
     record, unconfirmed = planner._record, 1
 
-    def committed(*arguments: Any) -> None:
+    def committed(*arguments: Any) -> Work[None]:
         nonlocal unconfirmed
-        record(*arguments)
+        yield from record(*arguments)
         if unconfirmed:
             unconfirmed -= 1
             raise DatabaseUnavailable("cut while committing")

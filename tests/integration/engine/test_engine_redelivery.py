@@ -19,6 +19,7 @@ from dualtrack.engine.redelivery import Redelivery
 from dualtrack.queues.port import Task
 from dualtrack.testing.model_script import Script
 from dualtrack.testing.scripted_model import ScriptedModel
+from dualtrack.work import Work
 
 from .conftest import Make, finish, shell, types
 
@@ -117,8 +118,8 @@ def test_a_commit_whose_answer_is_lost_is_neither_repeated_nor_charged_twice(mak
     stepper = make([shell("echo 1 >> log"), shell("cat log"), finish()])
     record, calls = stepper.planner._record, []
 
-    def record_and_lose_the_answer(*arguments: Any) -> None:
-        record(*arguments)
+    def record_and_lose_the_answer(*arguments: Any) -> Work[None]:
+        yield from record(*arguments)
         calls.append(arguments)
         if len(calls) == 1:
             raise DatabaseUnavailable("the connection broke during the commit")
