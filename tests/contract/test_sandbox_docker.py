@@ -59,14 +59,6 @@ class Docker:
     def sessions(cls, docker: Sessions) -> Sessions:
         return docker
 
-    @pytest.fixture
-    def counts_memory(self) -> bool:
-        return True
-
-    @pytest.fixture
-    def counts_processes(self) -> bool:
-        return True
-
 
 class TestDockerSessions(Docker, SessionContract):
     pass

@@ -14,6 +14,7 @@ from pydantic import SecretStr
 
 from dualtrack.db import jobs, migrate
 from dualtrack.db.engine import Database
+from dualtrack.doctor import examination
 from dualtrack.domain.errors import SandboxFailed
 from dualtrack.domain.events import END_EVENTS
 from dualtrack.domain.forking import Changes
@@ -30,6 +31,7 @@ from dualtrack.sandbox.port import Command, Outcome
 from dualtrack.sandbox.sessions import EndReason, PythonCell, Session, SessionRequest, Sessions, Sink
 from dualtrack.settings import DatabaseSettings, SandboxSettings
 from dualtrack.testing.objects import MemoryStore
+from dualtrack.testing.payments import Pay
 from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.testing.stepper import Stepper
 from dualtrack.tools.registry import Registry
@@ -122,6 +124,13 @@ def database(postgres: Any, template_database: str) -> Iterator[Database]:
     postgres.drop_database(url)
 
 
+@pytest.fixture
+def healthy(database: Database) -> Iterator[None]:
+    """Whatever a test did, the promises hold."""
+    yield
+    assert [(finding.name, finding.first) for finding in examination.examine(database) if not finding.holds] == []
+
+
 @pytest.fixture(scope="package")
 def sessions() -> Iterator[Sessions]:
     """One pool for all tests of the engine: sandboxes are started while others are at work. It ends with them, for others count theirs."""
@@ -176,6 +185,11 @@ def make(database: Database, store: MemoryStore, sandbox: CountingSandbox, scrat
     for workdirs, present in stack:
         present.__exit__(None, None, None)
         workdirs.__exit__(None, None, None)
+
+
+@pytest.fixture
+def pay() -> Pay:
+    return Pay()
 
 
 def python(code: str) -> dict[str, Any]:

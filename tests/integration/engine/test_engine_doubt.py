@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,25 +24,16 @@ from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.engine import stumbles
 from dualtrack.engine.approvals import Decisions
+from dualtrack.testing.payments import PAY, Pay, breaks, once, only_call, take_over
 from dualtrack.testing.stepper import Stepper
 from dualtrack.tools.registry import TOOLS, Registry
 
 from .conftest import Make, cancel, finish, types
-from .test_engine_external import AGENT, PAY, Pay, breaks, once, only_call, take_over
+from .test_engine_external import AGENT
+
+pytestmark = pytest.mark.usefixtures("healthy")
 
 UNKNOWN = {"outcome": "unknown"}
-
-
-@pytest.fixture(autouse=True)
-def _healthy(database: Database) -> Iterator[None]:
-    """Whatever a test did, the promises hold."""
-    yield
-    assert [(finding.name, finding.first) for finding in examination.examine(database) if not finding.holds] == []
-
-
-@pytest.fixture
-def pay() -> Pay:
-    return Pay()
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -17,80 +15,21 @@ from dualtrack.domain.conflicts import OtherApprovalKind
 from dualtrack.domain.errors import AnswerBroken, Conflict, HostUnreachable, StorageUnavailable
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
-from dualtrack.domain.step import Call
-from dualtrack.domain.tool import Effect, Observation, ToolSpec
 from dualtrack.domain.waiting import Held
 from dualtrack.engine.approvals import Decisions
 from dualtrack.testing.objects import MemoryStore
+from dualtrack.testing.payments import PAY, Pay, breaks, once, only_call, take_over, take_over_without_tools
 from dualtrack.testing.stepper import Stepper
-from dualtrack.tools.port import ToolContext, ToolResult
 from dualtrack.tools.registry import TOOLS, Registry
-from dualtrack.tools.schema import schema
 
 from .conftest import Make, finish, types
 
-PAY = {"tool": "pay", "arguments": {}}
 AGENT = {"tools": ["pay", "finish"]}
-
-
-class Pay:
-    """Changes the world; the witness of how often is `keys`."""
-
-    spec = ToolSpec("pay", "Pay.", schema({}), Effect.EXTERNAL)
-
-    def __init__(self) -> None:
-        self.keys: list[str] = []
-        self.then: Callable[[], None] = lambda: None
-        self.before: Callable[[], None] = lambda: None
-        self.cancel = threading.Event()
-        """Of the call under way: set when it is to stop."""
-        self.refuses = False
-
-    def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        self.before()
-        self.keys.append(context.idempotency_key)
-        self.cancel = context.cancel
-        self.then()
-        return ToolResult(Observation(ok=not self.refuses, text="refused" if self.refuses else "paid"))
-
-
-@pytest.fixture
-def pay() -> Pay:
-    return Pay()
 
 
 @pytest.fixture
 def stepper(make: Make, pay: Pay) -> Stepper:
     return make([PAY, finish()], registry=Registry((*TOOLS, pay)))
-
-
-def only_call(stepper: Stepper, job: Job) -> Call:
-    return stepper.steps(job)[0].calls[0]
-
-
-def once(act: Callable[[], None]) -> Callable[[], None]:
-    """`act`, the first time."""
-    left = [act]
-    return lambda: left.pop()() if left else None
-
-
-def take_over(stepper: Stepper, job: Job) -> Callable[[], None]:
-    """The executor is frozen for longer than its lease, and a second one comes."""
-
-    def act() -> None:
-        first = only_call(stepper, job)
-        while only_call(stepper, job).attempt == first.attempt:  # a heartbeat may come in between
-            stepper.leases_run_out()
-            stepper.executor.run(first.id)
-
-    return once(act)
-
-
-def breaks(error: Exception) -> Callable[[], None]:
-    def act() -> None:
-        raise error
-
-    return once(act)
 
 
 def test_a_call_is_made_once_under_its_own_id(stepper: Stepper, pay: Pay) -> None:
@@ -260,13 +199,7 @@ def test_a_job_cancelled_during_a_call_says_that_it_may_have_happened(stepper: S
 
 def test_a_call_in_doubt_whose_tool_is_gone_is_in_doubt_all_the_same(stepper: Stepper, pay: Pay, monkeypatch: pytest.MonkeyPatch) -> None:
     job = stepper.submit(agent=AGENT)
-    taken_over = take_over(stepper, job)
-
-    def restarted_without_it() -> None:
-        monkeypatch.setattr(stepper.runtime.registry, "_tools", {})
-        taken_over()
-
-    pay.then = restarted_without_it
+    pay.then = take_over_without_tools(stepper, job, monkeypatch)
     assert stepper.run(job).status is JobStatus.SUCCEEDED
     assert only_call(stepper, job).details == {"outcome": "unknown"}
     assert len(pay.keys) == 1

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from dualtrack.db import approvals, claims, messages
-from dualtrack.db.engine import Database
-from dualtrack.doctor import examination
 from dualtrack.domain.approval import Resolution
 from dualtrack.domain.conflicts import StepCutShort
 from dualtrack.domain.doubt import TOLD
@@ -18,27 +16,17 @@ from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import CallStatus, JobStatus
 from dualtrack.engine.approvals import Decisions
 from dualtrack.testing.families import by_task, delegate, kids, parent_of, ring_until
+from dualtrack.testing.payments import PAY, Pay, take_over
 from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.testing.stepper import Stepper
 from dualtrack.tools.registry import TOOLS, Registry
 
 from .conftest import Make, cancel, finish, fork, retry, shell, types, write
-from .test_engine_external import PAY, Pay, take_over
+
+pytestmark = pytest.mark.usefixtures("healthy")
 
 BOTH: Mapping[str, Any] = {"calls": [PAY, shell("true")]}
 TOOLSET = ["pay", "shell", "finish"]
-
-
-@pytest.fixture(autouse=True)
-def _healthy(database: Database) -> Iterator[None]:
-    """Whatever a test did, the promises hold."""
-    yield
-    assert [(finding.name, finding.first) for finding in examination.examine(database) if not finding.holds] == []
-
-
-@pytest.fixture
-def pay() -> Pay:
-    return Pay()
 
 
 @pytest.fixture

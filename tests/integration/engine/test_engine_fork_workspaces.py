@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from sqlalchemy import func, text, update
 
@@ -11,7 +9,6 @@ from dualtrack.db import approvals
 from dualtrack.db.engine import Database
 from dualtrack.db.tables import approvals as approvals_table
 from dualtrack.db.tables import calls as calls_table
-from dualtrack.doctor import examination
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.policy import PolicyRule
@@ -22,15 +19,10 @@ from dualtrack.testing.stepper import Stepper
 
 from .conftest import Make, finish, fork, retry, shell
 
+pytestmark = pytest.mark.usefixtures("healthy")
+
 ASKED = {"tool": "shell", "arguments": {"command": "danger"}, "action": "ask"}
 GIVE_UP = finish("no", success=False)
-
-
-@pytest.fixture(autouse=True)
-def _healthy(database: Database) -> Iterator[None]:
-    """Whatever a test did, the promises hold."""
-    yield
-    assert [(finding.name, finding.first) for finding in examination.examine(database) if not finding.holds] == []
 
 
 def asking(make: Make) -> tuple[Stepper, Job]:

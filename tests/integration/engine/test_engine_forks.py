@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -10,9 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from dualtrack.db import job_lists, jobs, messages
-from dualtrack.db.engine import Database
 from dualtrack.db.tables import artifacts
-from dualtrack.doctor import examination
 from dualtrack.domain.conflicts import JobNotEnded, JobSucceeded, StepCutShort, StepNotEnded
 from dualtrack.domain.errors import DualtrackError, InvalidRequest, NotFound, TooLarge
 from dualtrack.domain.forking import Changes
@@ -25,12 +23,7 @@ from dualtrack.testing.stepper import Stepper
 
 from .conftest import CountingSandbox, Make, cancel, finish, fork, retry, shell, types, write
 
-
-@pytest.fixture(autouse=True)
-def _healthy(database: Database) -> Iterator[None]:
-    """Whatever a test did, the promises hold."""
-    yield
-    assert [(finding.name, finding.first) for finding in examination.examine(database) if not finding.holds] == []
+pytestmark = pytest.mark.usefixtures("healthy")
 
 
 def until(stepper: Stepper, job: Job, step: int) -> None:

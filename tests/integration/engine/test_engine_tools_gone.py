@@ -8,11 +8,11 @@ import pytest
 
 from dualtrack.domain.lifecycle import JobStatus
 from dualtrack.domain.network import EgressCeiling
+from dualtrack.testing.payments import PAY, Pay, only_call, take_over_without_tools
 from dualtrack.testing.scripted_model import ScriptedModel
 from dualtrack.tools.registry import TOOLS, Registry
 
 from .conftest import Make, finish, shell, types
-from .test_engine_external import PAY, Pay, only_call, take_over
 
 AGENT = {"tools": ["pay", "shell", "finish"]}
 
@@ -48,13 +48,7 @@ def test_a_call_in_doubt_that_can_not_be_made_again_stays_in_doubt(make: Make, m
     pay = Pay()
     stepper = make([PAY, finish()], registry=Registry((*TOOLS, pay)))
     job = stepper.submit(agent=AGENT | {"on_unknown": "retry"})
-    taken_over = take_over(stepper, job)
-
-    def restarted_without_it() -> None:
-        monkeypatch.setattr(stepper.runtime.registry, "_tools", {})
-        taken_over()
-
-    pay.then = restarted_without_it
+    pay.then = take_over_without_tools(stepper, job, monkeypatch)
     assert stepper.run(job).status is JobStatus.SUCCEEDED
     assert only_call(stepper, job).details == {"outcome": "unknown"}
     assert len(pay.keys) == 1

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from dualtrack.db import migrate, tenants
+from dualtrack.db import events, migrate, tenants
 from dualtrack.db.engine import Database
 from dualtrack.domain.errors import BrokerUnavailable
 from dualtrack.domain.limits import PlatformLimits
@@ -150,3 +150,23 @@ def client(api: Api, key: str) -> Iterator[httpx.Client]:
     """A client with that key."""
     with api.client(key) as client:
         yield client
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of how many jobs each look for new events asks, from now on."""
+    asked: list[int] = []
+    heads = events.heads
+
+    def counting(tx: Any, ids: Any) -> Any:
+        asked.append(len(ids))
+        return heads(tx, ids)
+
+    monkeypatch.setattr(events, "heads", counting)
+    return asked
+
+
+def new_job(client: httpx.Client) -> str:
+    """The id of a job that nobody works on."""
+    made: str = client.post("/v1/jobs", json={"instructions": "x"}).json()["id"]
+    return made

@@ -15,14 +15,9 @@ from dualtrack.db import events, jobs
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.domain.lifecycle import JobStatus
 
-from .conftest import Api, MakeApi
+from .conftest import Api, MakeApi, new_job
 
 DEADLINE_S = 60.0
-
-
-def new_job(client: httpx.Client) -> str:
-    made: str = client.post("/v1/jobs", json={"instructions": "x"}).json()["id"]
-    return made
 
 
 def append(api: Api, job_id: str, count: int = 1, *, end: bool = False) -> None:
@@ -87,15 +82,7 @@ def test_a_stream_that_is_cut_again_and_again_loses_and_repeats_nothing(api: Api
     assert cuts >= 6
 
 
-def test_many_streams_of_many_jobs_cost_one_query_a_tick(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    heads = events.heads
-
-    def counting(tx: Any, ids: Any) -> Any:
-        asked.append(len(ids))
-        return heads(tx, ids)
-
-    monkeypatch.setattr(events, "heads", counting)
+def test_many_streams_of_many_jobs_cost_one_query_a_tick(make_api: MakeApi, asked: list[int]) -> None:
     with make_api(stream_poll_s=0.1) as api, api.client(api.new_key()[1]) as client:
         ids = [new_job(client) for _ in range(5)]
         seen: dict[int, list[int]] = {}

@@ -13,15 +13,10 @@ from dualtrack.db import events, jobs
 from dualtrack.domain.events import EventType, NewEvent
 from dualtrack.testing.waiting import wait_until
 
-from .conftest import Api, MakeApi
+from .conftest import Api, MakeApi, new_job
 
 LONG_S = 50
 DEADLINE_S = 60.0
-
-
-def new_job(client: httpx.Client) -> str:
-    made: str = client.post("/v1/jobs", json={"instructions": "x"}).json()["id"]
-    return made
 
 
 class Waiting:
@@ -107,15 +102,7 @@ def test_a_wait_that_is_over_before_it_was_looked_at_goes_on(make_api: MakeApi, 
         assert waiting.answer().json()["status"] == "cancelled"
 
 
-def test_many_wait_for_the_price_of_one_look_a_tick_and_of_no_thread(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    heads = events.heads
-
-    def counting(tx: Any, ids: Any) -> Any:
-        asked.append(len(ids))
-        return heads(tx, ids)
-
-    monkeypatch.setattr(events, "heads", counting)
+def test_many_wait_for_the_price_of_one_look_a_tick_and_of_no_thread(make_api: MakeApi, asked: list[int]) -> None:
     with make_api(stream_poll_s=0.1) as api, api.client(api.new_key()[1]) as client:
         job_id = new_job(client)
         waiting = [Waiting(client, job_id) for _ in range(45)]  # more than there are threads for requests

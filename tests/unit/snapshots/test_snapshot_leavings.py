@@ -14,7 +14,7 @@ from dualtrack.domain.limits import PlatformLimits
 from dualtrack.objects.workspace import WorkspaceStore, WorkspaceTooLarge
 from dualtrack.testing.objects import MemoryStore
 
-from .conftest import LIMITS, state
+from .conftest import LIMITS, nest, state
 
 
 def test_pipes_sockets_and_bad_names_are_skipped_reported_and_removed(store: WorkspaceStore, work: Path) -> None:
@@ -76,13 +76,7 @@ def test_too_much_that_cannot_be_kept_is_refused(work: Path) -> None:
 
 
 def test_very_deep_directories_are_skipped_and_removed(store: WorkspaceStore, work: Path) -> None:
-    descriptor = os.open(work, os.O_RDONLY)
-    for _ in range(1200):
-        os.mkdir("d", dir_fd=descriptor)
-        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
-        os.close(descriptor)
-        descriptor = below
-    os.close(descriptor)
+    nest(work, 1200)
     snapshot = store.snapshot(work, None)
     assert [reason for _, reason in snapshot.skipped] == ["100 directories deep"]
     store.restore(None, work)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,32 +20,14 @@ from dualtrack.sandbox.access import give_workspace
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.sandbox import sandbox_workspace
 
-FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None
+from .conftest import nest
+
 LIMITS = PlatformLimits(workspace_bytes=10_000_000, workspace_files=5000)
 
 
 @pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """In memory, for speed: thousands of small files."""
-    with tempfile.TemporaryDirectory(dir=FAST) as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
-def memory() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def store(memory: MemoryStore) -> WorkspaceStore:
-    return WorkspaceStore(memory, "ten_1", LIMITS)
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    path = tmp_path / "work"
-    path.mkdir()
-    return path
+def tmp_path(fast_path: Path) -> Path:
+    return fast_path
 
 
 def stored(memory: MemoryStore) -> bytes:
@@ -300,15 +281,7 @@ def test_names_that_differ_in_case_or_unicode_form_only_stay_apart(store: Worksp
 
 
 def test_thousands_of_nested_directories_are_skipped_and_removed(store: WorkspaceStore, work: Path) -> None:
-    descriptor = os.open(work, os.O_RDONLY)
-    for n in range(4096):
-        os.mkdir("d", dir_fd=descriptor)
-        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
-        if n % 100 == 0:
-            os.fchmod(descriptor, 0)
-        os.close(descriptor)
-        descriptor = below
-    os.close(descriptor)
+    nest(work, 4096, closed=range(0, 4096, 100))
     before = len(list(Path("/proc/self/fd").iterdir()))
     snapshot = store.snapshot(work, None)
     assert [reason for _, reason in snapshot.skipped] == [f"{nofollow.MAX_DEPTH} directories deep"]

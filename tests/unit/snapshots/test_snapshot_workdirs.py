@@ -16,6 +16,8 @@ from dualtrack.objects import process_dir
 from dualtrack.objects.workdirs import WorkdirBusy, Workdirs
 from dualtrack.settings import SandboxSettings
 
+from .conftest import nest
+
 
 def open_workdirs(base: Path, **options: float) -> Workdirs:
     limits = {name: options.pop(name) for name in ("hot_workspaces", "hot_bytes") if name in options}
@@ -133,13 +135,7 @@ def test_hostile_trees_are_removed(tmp_path: Path) -> None:
         (directory.path / "locked" / "inner" / "file").touch(0o000)
         (directory.path / "locked" / "inner").chmod(0o000)
         (directory.path / "locked").chmod(0o000)
-        descriptor = os.open(directory.path, os.O_RDONLY)
-        for _ in range(1200):
-            os.mkdir("d", dir_fd=descriptor)
-            below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = below
-        os.close(descriptor)
+        nest(directory.path, 1200)
         directory.path.chmod(0o000)
     assert processes(tmp_path / "w") == []
     assert (outside / "kept").read_text() == "1"

@@ -29,6 +29,8 @@ from dualtrack.settings import SandboxSettings
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.sandbox import sandbox_workspace
 
+from .conftest import nest
+
 LIMITS = PlatformLimits()
 OTHER_USER = 12345
 SECRET = b"of the host"
@@ -77,16 +79,6 @@ def work() -> Iterator[Path]:
 @pytest.fixture
 def outside(work: Path) -> Outside:
     return Outside(work.parent)
-
-
-@pytest.fixture
-def memory() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def store(memory: MemoryStore) -> WorkspaceStore:
-    return WorkspaceStore(memory, "ten_1", LIMITS)
 
 
 def plant(work: Path, outside: Outside) -> dict[str, str]:
@@ -303,13 +295,7 @@ def test_removing_directories_stops_at_links(work: Path, outside: Outside) -> No
 
 
 def test_a_command_can_not_hide_files_from_the_disk_watch_by_depth(work: Path) -> None:
-    descriptor = os.open(work, os.O_RDONLY)
-    for _ in range(nofollow.MAX_DEPTH):
-        os.mkdir("d", dir_fd=descriptor)
-        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
-        os.close(descriptor)
-        descriptor = below
-    os.close(descriptor)
+    nest(work, nofollow.MAX_DEPTH)
     watch = DiskWatch(work, SandboxLimits())
     watch._next = 0.0
     assert watch.look() == "disk_depth_limit"

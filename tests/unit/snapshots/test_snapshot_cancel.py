@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +26,9 @@ from dualtrack.settings import SandboxSettings
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.sandbox import FakeSessions
 
-FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None
+from .conftest import contents
+
+LIMITS = PlatformLimits()
 LARGE = 70_000  # an object of its own
 SMALL = 2_000  # into a pack
 MIB = 1024 * 1024
@@ -64,27 +65,13 @@ class CancellingStore(MemoryStore):
 
 
 @pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """Many small files, so in memory where that is possible."""
-    with tempfile.TemporaryDirectory(prefix="dualtrack-test-", dir=FAST) as path:
-        yield Path(path)
+def tmp_path(fast_path: Path) -> Path:
+    return fast_path
 
 
 @pytest.fixture
 def memory() -> CancellingStore:
     return CancellingStore()
-
-
-@pytest.fixture
-def store(memory: CancellingStore) -> WorkspaceStore:
-    return WorkspaceStore(memory, "ten_1", PlatformLimits())
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    path = tmp_path / "work"
-    path.mkdir()
-    return path
 
 
 @pytest.fixture(autouse=True)
@@ -102,10 +89,6 @@ def fill(directory: Path, files: int, size: int) -> None:
     directory.mkdir(exist_ok=True)
     for n in range(files):
         (directory / f"{n:05}").write_bytes(n.to_bytes(8, "big") * (size // 8))
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(("files", "size"), [(300, LARGE), (2_000, 4 * SMALL)], ids=["alone", "packed"])
@@ -237,7 +220,7 @@ class HangingStore(MemoryStore):
 @pytest.mark.parametrize("size", [LARGE, SMALL])
 def test_a_store_that_does_not_answer_holds_up_no_cancel(tmp_path: Path, work: Path, digests: Callable[[], None], size: int) -> None:
     hanging, cancel = HangingStore(), threading.Event()
-    store = WorkspaceStore(hanging, "ten_1", PlatformLimits())
+    store = WorkspaceStore(hanging, "ten_1", LIMITS)
     fill(work, 40, size)
     digest = store.snapshot(work, None).digest
     digests()

@@ -6,8 +6,7 @@ import hashlib
 import os
 import random
 import stat
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,33 +23,21 @@ from dualtrack.objects.places import GAP_BYTES, SPAN_BYTES, Place
 from dualtrack.objects.workspace import WorkspaceStore
 from dualtrack.testing.objects import MemoryStore
 
-FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None
+from .conftest import contents
+
 LIMITS = PlatformLimits()
 FILES = 1100
 
 
 @pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """In memory, for speed: thousands of small files."""
-    with tempfile.TemporaryDirectory(dir=FAST) as folder:
-        yield Path(folder)
+def tmp_path(fast_path: Path) -> Path:
+    return fast_path
 
 
 @pytest.fixture
-def memory() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def store(memory: MemoryStore) -> WorkspaceStore:
-    return WorkspaceStore(memory, "ten_1", LIMITS)
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Path:
-    path = tmp_path / "work"
-    fill(path, FILES)
-    return path
+def work(work: Path) -> Path:
+    fill(work, FILES)
+    return work
 
 
 def fill(directory: Path, files: int) -> None:
@@ -59,10 +46,6 @@ def fill(directory: Path, files: int) -> None:
         path = directory / f"d{n // 50:03}" / f"f{n:05}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(made.randbytes(made.randrange(1500)))
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def sizes(memory: MemoryStore) -> dict[str, int]:
