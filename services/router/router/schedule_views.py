@@ -55,7 +55,10 @@ class ScheduleChange(_Closed):
     name: _Label | None = Field(None, description="For people.")
     cron: _Cron | None = Field(None, description=_CRON)
     timezone: _Zone | None = Field(None, description=_ZONE)
-    job: JobSpec | None = Field(None, description="All of the job's specification, in place of the one before.")
+    job: JobSpec | None = Field(
+        None,
+        description="All of the job's specification, in place of the one before; its webhook's secret only to change it.",
+    )
     overlap: Overlap | None = Field(None, description=_OVERLAP)
     catch_up: CatchUp | None = Field(None, description=_CATCH_UP)
     paused: bool | None = Field(None, strict=True, description=_PAUSED)
@@ -69,7 +72,7 @@ class ScheduleView(BaseModel):
     name: str
     cron: str
     timezone: str
-    job: JobSpec = Field(description="Its webhook's secret is shown in the answers that make or change it only.")
+    job: JobSpec = Field(description="Its webhook's secret is shown in the answers that make the schedule or are given a `job` only.")
     overlap: Overlap
     catch_up: CatchUp
     paused: bool

@@ -15,6 +15,7 @@ from dualtrack.domain.errors import DualtrackError, NotFound
 from dualtrack.domain.ids import is_id, new_id
 from dualtrack.domain.job import JobSpec
 from dualtrack.domain.schedule import Schedule
+from dualtrack.domain.webhook import JobWebhook
 from dualtrack.engine import intake
 from dualtrack.engine.runtime import Runtime
 from dualtrack.engine.schedules import moved, run_now
@@ -96,15 +97,19 @@ def show(schedule_id: ScheduleId, caller: CallerDep, services: ServicesDep) -> S
 def change(schedule_id: ScheduleId, wanted: ScheduleChange, caller: CallerDep, services: ServicesDep) -> ScheduleView:
     """Fields that are left out or null stay as they are. Times that passed while it was paused are not made up for.
 
+    A `job` whose webhook names no secret keeps the one before where the webhook's address is the same; else it gets a new one. The answer
+    shows it either way, so that whoever missed the answer can send the same request again.
+
     A time that has come just before, and that no scheduler has acted on yet, is not lost: its job is started, or it is recorded as skipped
     where the schedule is paused.
     """
     require_clean(wanted.model_dump())
     values = wanted.model_dump(mode="json", exclude={"job"}, exclude_none=True)
-    if wanted.job is not None:
-        values["spec"] = _stored(services.runtime, _checked(services, wanted.job, caller.tenant_id))
+    job = None if wanted.job is None else _checked(services, wanted.job, caller.tenant_id)
     with services.runtime.database.transaction() as tx:
         schedule = _get(tx, schedule_id, caller.tenant_id, lock=True)
+        if job is not None:
+            values["spec"] = _stored(services.runtime, job, before=schedule)
         paused = schedule.paused if wanted.paused is None else wanted.paused
         expression, zone = wanted.cron or schedule.cron, wanted.timezone or schedule.timezone
         values |= moved(tx, services.runtime, schedule, expression=expression, timezone=zone, paused=paused)
@@ -159,7 +164,7 @@ def runs(
 
 
 def _checked(services: RouterServices, job: JobSpec, tenant_id: str) -> JobSpec:
-    """A job's specification that could be submitted now, its webhook with a secret, so that all its jobs have the same."""
+    """A job's specification that could be submitted now."""
     runtime = services.runtime
     try:
         intake.check_spec(job, runtime.registry, [info.id for info in services.gateway.models()], runtime.limits, runtime.policies)
@@ -168,17 +173,24 @@ def _checked(services: RouterServices, job: JobSpec, tenant_id: str) -> JobSpec:
         if error.param is None:
             raise
         raise type(error)(error.message, param=f"job.{error.param}") from error
-    if job.webhook is None or job.webhook.secret is not None:
-        return job
-    return job.model_copy(update={"webhook": job.webhook.model_copy(update={"secret": new_secret()})})
+    return job
 
 
-def _stored(runtime: Runtime, job: JobSpec) -> dict[str, Any]:
-    """The specification as the schedule keeps it."""
+def _stored(runtime: Runtime, job: JobSpec, *, before: Schedule | None = None) -> dict[str, Any]:
+    """The specification as the schedule keeps it, its webhook with a secret, so that all its jobs have the same.
+
+    `before`: the schedule that it is to change (its row locked), whose secret goes on where the webhook's address does.
+    """
     record = job.model_dump(mode="json")
-    if job.webhook is not None and job.webhook.secret is not None:
-        record["webhook"]["secret"] = runtime.sealer.seal(job.webhook.secret)
+    if job.webhook is not None:
+        record["webhook"]["secret"] = _kept_secret(job.webhook, before) or runtime.sealer.seal(job.webhook.secret or new_secret())
     return record
+
+
+def _kept_secret(webhook: JobWebhook, before: Schedule | None) -> str | None:
+    """The secret, as stored, that the receiver knows already; None: there is none, or another was given."""
+    same = before is not None and before.spec.webhook is not None and before.spec.webhook.url == webhook.url
+    return before.secret if before is not None and same and webhook.secret is None else None
 
 
 def _secret(runtime: Runtime, schedule: Schedule) -> str | None:

@@ -82,6 +82,38 @@ def test_changing_moves_the_next_time_and_pausing_takes_it_away(client: httpx.Cl
     assert error(client.get(path)) == (404, "not_found", "schedule_id")
 
 
+def test_a_job_that_is_sent_back_as_it_was_shown_keeps_its_secret(client: httpx.Client) -> None:
+    webhook = {"url": "https://hooks.example.com/a"}
+    made = add(client, job={"instructions": "x", "webhook": webhook, "limits": {"cost_usd": 0.25}}).json()
+    path, secret = f"/v1/schedules/{made['id']}", made["job"]["webhook"]["secret"]
+    headers = {"idempotency-key": "again"}
+    shown = client.get(path).json()["job"]
+    assert shown["webhook"]["secret"] is None
+    for job in (shown, shown | {"instructions": "y"}, shown | {"webhook": webhook | {"events": ["job.failed"]}}):
+        answers = [client.patch(path, json={"job": job}, headers=headers).json() for _ in range(2)]
+        assert answers[0] == answers[1]
+        assert answers[0]["job"] == job | {"webhook": job["webhook"] | {"secret": secret}}
+    assert client.patch(path, json={"name": "other"}).json()["job"]["webhook"]["secret"] is None
+
+
+def test_a_webhook_at_another_address_gets_another_secret(client: httpx.Client) -> None:
+    def change(**webhook: str) -> str:
+        answers = [client.patch(path, json={"job": {"instructions": "x", "webhook": webhook}}).json() for _ in range(2)]
+        assert answers[0] == answers[1]  # also whoever missed the first answer learns the secret
+        found: str = answers[0]["job"]["webhook"]["secret"]
+        return found
+
+    made = add(client, job={"instructions": "x", "webhook": {"url": "https://hooks.example.com/a"}}).json()
+    path, first = f"/v1/schedules/{made['id']}", made["job"]["webhook"]["secret"]
+    second = change(url="https://hooks.example.com/b")
+    assert second.startswith("whsec_")
+    assert second != first
+    assert change(url="https://hooks.example.com/b", secret=first) == first
+    assert change(url="https://hooks.example.com/b") == first
+    assert client.patch(path, json={"job": {"instructions": "x"}}).json()["job"]["webhook"] is None
+    assert change(url="https://hooks.example.com/b") not in {first, second}
+
+
 def test_changing_nothing_loses_no_time_that_has_come(client: httpx.Client, api: Api) -> None:
     made = add(client, cron="0 0 1 1 *").json()
     path = f"/v1/schedules/{made['id']}"
