@@ -67,21 +67,17 @@ def _table(columns: Mapping[str, Sequence[str | None]]) -> Any:  # noqa: ANN401 
 
 
 def workspace(tx: Transaction, job_id: str, *, after: int, through: int) -> tuple[bool, str | None]:
-    """Whether a call of the steps from `after` (without it) to `through` recorded the workspace that it left, and the last one's.
+    """Whether a call of the steps from `after` (without it) to `through` recorded the workspace that it left, and what was recorded last.
 
-    Calls that were refused, denied or cancelled recorded none. One of the first release did so in its event only.
+    Children of one step end in any order, each with the files of those before it: only the events tell which was the last.
+    Calls that were refused, denied or cancelled recorded none.
     """
-    told = (
-        select(events.c.data["call_id"].astext.label("call_id"), events.c.data["workspace"].astext.label("workspace"))
-        .where(events.c.job_id == job_id, events.c.type == EventType.CALL_FINISHED, events.c.data.has_key("workspace"))
-        .subquery("told")
-    )
-    recorded = calls.c.workspace.is_not(None) | told.c.call_id.is_not(None)
     statement = (
-        select(func.coalesce(calls.c.workspace, told.c.workspace))
-        .select_from(calls.outerjoin(told, told.c.call_id == calls.c.id))
-        .where(calls.c.job_id == job_id, calls.c.step > after, calls.c.step <= through, recorded)
-        .order_by(calls.c.step.desc(), calls.c.position.desc())
+        select(events.c.data["workspace"].astext)
+        .select_from(events.join(calls, calls.c.id == events.c.data["call_id"].astext))
+        .where(events.c.job_id == job_id, events.c.type == EventType.CALL_FINISHED, events.c.data.has_key("workspace"))
+        .where(calls.c.step > after, calls.c.step <= through)
+        .order_by(events.c.seq.desc())
         .limit(1)
     )
     row = tx.connection.execute(statement).one_or_none()

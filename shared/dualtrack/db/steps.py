@@ -48,6 +48,7 @@ _LATEST_CHANGE: Final = Prepared(
             calls.c.tool != DELEGATE_TOOL,  # done by child jobs
             calls.c.workspace.is_not(None),  # the others were refused or denied, or left a job without any files as it was
         )
+        # None of these shares its wave (`domain.policies.waves`), so they are recorded in the order of their positions.
         .order_by(calls.c.step.desc(), calls.c.position.desc())
         .limit(1)
     )

@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import Connection, text
 
 from dualtrack.db.engine import Database
-from dualtrack.doctor import calls, events, families, jobs, schedules, steps, usage, waiting, webhooks
+from dualtrack.doctor import calls, events, families, forks, jobs, schedules, steps, usage, waiting, webhooks
 from dualtrack.doctor.check import FIRST, Finding, Subject
 from dualtrack.doctor.run import run
 from dualtrack.domain.errors import NotFound
@@ -20,6 +20,7 @@ CHECKS: Final = (
     *calls.CHECKS,
     *waiting.CHECKS,
     *families.CHECKS,
+    *forks.CHECKS,
     *webhooks.CHECKS,
     *schedules.CHECKS,
     *usage.CHECKS,

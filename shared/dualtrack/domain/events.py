@@ -57,7 +57,7 @@ class EventType(StrEnum):
     JOB_EXTENDED = "job.extended"
     """limits as they are now; by"""
     JOB_FORKED = "job.forked"
-    """in the new job, after `job.queued`: job_id and step it goes on from; messages copied; through_step, summary of the context"""
+    """in the new job: job_id and step it goes on from; workspace it begins with; messages copied; through_step, summary of the context"""
     MESSAGE_ADDED = "message.added"
     """number, content, by"""
     MESSAGE_TAKEN = "message.taken"

@@ -155,12 +155,13 @@ def _create(
     if told is not None:
         webhooks.copy(tx, _sealed(runtime.sealer, told), webhook_id=new_id("wh"), job_id=job.id)
     through, summary = _summary(tx, source, step)
+    workspace = _workspace(tx, source, step, first)
     values = {
         "forked_from": source.id,
         "forked_step": step,
         "step": step,
         "verified_step": step,
-        "workspace": _workspace(tx, source, step, first),
+        "workspace": workspace,
         "plan": forks.plan(tx, source.id, step),
         "compacted_through": through,
         "summary": summary,
@@ -169,7 +170,7 @@ def _create(
     cancelled = [] if last is None else [call for call in last.calls if call.status is CallStatus.CANCELLED]
     forks.copy_steps(tx, source.id, job.id, step, {call.id: as_copied(call) for call in cancelled})
     said = messages.copy(tx, source.id, job.id, through_step=step, rest=point.everything_said or step == source.step)
-    data = {"job_id": source.id, "step": step, "messages": said, "through_step": through, "summary": summary}
+    data = {"job_id": source.id, "step": step, "workspace": workspace, "messages": said, "through_step": through, "summary": summary}
     events.append(tx, job.id, NewEvent(EventType.JOB_FORKED, data))
     if changes.message is not None:
         steering.write(tx, runtime, jobs.get(tx, job.id), changes.message, by=key_id or "", param="message")

@@ -21,7 +21,7 @@ from dualtrack.objects.blobs import BlobStore
 from dualtrack.testing.objects import MemoryStore
 from dualtrack.testing.stepper import Stepper
 
-from .conftest import Make, finish, python, shell
+from .conftest import Make, finish, fork, python, shell
 
 _CHECKS = {check.name: check for check in examination.CHECKS}
 
@@ -239,6 +239,37 @@ def test_damage_to_a_live_job_is_found(database: Database, ended: Job, live: Job
     assert broken(database, ended.id) == {}
 
 
+FORKED = [
+    ("forks.workspace", "UPDATE events SET data = data || '{\"workspace\": null}' WHERE job_id = :job AND type = 'job.forked'"),
+    ("forks.workspace", "UPDATE events SET data = data - 'workspace' WHERE job_id = :source AND type = 'call.finished'"),
+    (
+        "forks.workspace",  # of an earlier release, which did not write it down
+        "UPDATE events SET data = data - 'workspace' WHERE job_id = :job AND type = 'job.forked'",
+        "UPDATE jobs SET workspace = first_workspace WHERE id = :job",
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "statements"), [(check, statements) for check, *statements in FORKED])
+@pytest.mark.parametrize("of_a_fork", [False, True])
+def test_damage_to_a_fork_is_found(
+    database: Database, stepper: Stepper, ended: Job, check: str, statements: list[str], of_a_fork: bool
+) -> None:
+    job = fork(stepper, fork(stepper, ended, 2) if of_a_fork else ended, 1)
+    assert broken(database) == {}
+    for statement in statements:
+        damage(database, statement, **{name: value for name, value in (("job", job.id), ("source", ended.id)) if f":{name}" in statement})
+    assert list(broken(database, job.id)) == [check]
+
+
+def test_what_a_fork_of_an_earlier_release_began_with_is_not_guessed(database: Database, stepper: Stepper, ended: Job) -> None:
+    job = fork(stepper, ended, 1)
+    damage(database, "UPDATE events SET data = data - 'workspace' WHERE job_id = :job AND type = 'job.forked'", job=job.id)
+    assert broken(database) == {}
+    assert stepper.run(job).workspace != job.workspace
+    assert broken(database) == {}
+
+
 def broken_objects(database: Database, store: MemoryStore, job_id: str | None = None) -> dict[str, list[str]]:
     found = objects.examine_objects(database, store, job_id=job_id)
     return {finding.name: [f"{item.subject}: {item.detail}" for item in finding.first] for finding in found if not finding.holds}
@@ -324,7 +355,7 @@ def test_an_overdue_schedule_is_told(database: Database, stepper: Stepper, ended
 
 
 def test_every_check_has_its_damage() -> None:
-    assert {name for name, _ in (*ENDED, *LIVE, *WAITING, *TOLD)} | {"schedules.due"} == set(_CHECKS)
+    assert {name for name, *_ in (*ENDED, *LIVE, *WAITING, *TOLD, *FORKED)} | {"schedules.due"} == set(_CHECKS)
     assert len(_CHECKS) == len(examination.CHECKS)
 
 
