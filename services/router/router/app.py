@@ -20,6 +20,7 @@ from router import (
     events,
     files,
     forks,
+    forms,
     health,
     jobs,
     metrics,
@@ -99,7 +100,7 @@ def create_app(services: RouterServices) -> FastAPI:
         servers=[{"url": services.settings.public_url}] if services.settings.public_url else None,
         # The framework would make spans and metrics of its own beside ours (`router.envelope`).
         telemetry={"tracing": False, "metrics": False, "logs": False},
-        form_limits={"max_fields": files.MAX_FIELDS, "max_files": 1, "max_part_size": files.MAX_FIELD_BYTES},
+        form_limits={"max_fields": forms.MAX_FIELDS, "max_files": 1, "max_part_size": forms.MAX_FIELD_BYTES},
     )
     app.state.services = services
     app.state.metrics = counted

@@ -12,11 +12,11 @@ from dualtrack.domain.errors import DualtrackError, InvalidRequest, TooLarge
 from dualtrack.domain.limits import KIB, MIB, PlatformLimits
 from router.auth import Keys
 from router.errors import Refused, RequestTimeout, UnsupportedMediaType
+from router.forms import FILE_FIELD, FORM
 
 KEYED: Final = "/v1/"
 """Every address below it needs a key, no other does."""
 UPLOAD_PATH: Final = "/v1/files"
-FORM: Final = "multipart/form-data"
 MULTIPART_BYTES: Final = 64 * KIB
 """What the multipart form may add to the file."""
 DISCARD_BYTES: Final = 256 * MIB
@@ -30,7 +30,7 @@ _METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 def require_form(headers: Headers) -> None:
     """Raises `UnsupportedMediaType` unless the body is a multipart form."""
     if headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
-        raise UnsupportedMediaType(f"Send the file as a form with the field `file`, of the Content-Type {FORM}.", param="Content-Type")
+        raise UnsupportedMediaType(f"Send the file as the field `{FILE_FIELD}` of a form, Content-Type {FORM}.", param="Content-Type")
 
 
 class BodyGate:

@@ -19,6 +19,7 @@ from router.errors import documented
 from router.job_views import JobView, shown
 from router.jobs import JobId, job_id_of
 from router.pagination import KNOWN_QUERY
+from router.times import Day
 from router.views import UsageView
 
 router: Final = APIRouter(tags=["jobs"])
@@ -78,7 +79,7 @@ def extend(
 def usage(
     caller: CallerDep,
     services: ServicesDep,
-    day: Annotated[date | None, Query(description="A day (UTC), `2026-11-30`; else today.")] = None,
+    day: Annotated[Day | None, Query(description="A day (UTC), `2026-11-30`; else today.")] = None,
 ) -> KeyUsageView:
     """Tokens and price of all model calls of the jobs and chats of the key that asks, and what it may use in a day."""
     with services.runtime.database.transaction() as tx:

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from dualtrack.domain.errors import DualtrackError, InfrastructureError, InvalidJSON, InvalidRequest, NotFound, UnknownModel
-from router import faults
+from router import faults, forms
 from router.text import require_clean
 
 INTERNAL: Final = "internal_error"
@@ -269,8 +269,12 @@ def from_validation(errors: Sequence[Mapping[str, Any]], body: object, *, is_jso
     return InvalidRequest("; ".join(sentences) + f"{more}.", param=telling[0][0] or None)
 
 
+def _kind(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 def _is_json(request: Request) -> bool:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = _kind(request)
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 
 
@@ -285,6 +289,8 @@ def _from_http(request: Request, error: HTTPException) -> DualtrackError:
             return MethodNotAllowed(f"{request.method} is not allowed here; the header Allow says what is.")
         case 400 if _is_json(request):
             return InvalidJSON(f"The body {_unreadable(error.__cause__)}.")
+        case 400 if _kind(request) == forms.FORM:
+            return forms.fault(str(error.detail))
         case _:
             return InvalidRequest(str(error.detail))
 

@@ -12,7 +12,6 @@ from dualtrack.db import files, idempotency
 from dualtrack.db.idempotency import RequestKey
 from dualtrack.domain.errors import InvalidPath, InvalidRequest, NotFound, TooLarge
 from dualtrack.domain.ids import is_id, new_id
-from dualtrack.domain.limits import KIB
 from dualtrack.domain.paths import file_name
 from dualtrack.domain.step import StoredFile
 from dualtrack.objects.blobs import BlobStore, digest_of
@@ -22,16 +21,12 @@ from router.body import require_form
 from router.dependencies import ServicesDep
 from router.download import DESCRIPTION, download
 from router.errors import documented
+from router.forms import FORM_FIELDS
 from router.idempotency import IdempotencyKey, made_before, repeated
 from router.pagination import DEFAULT_LIMIT, KNOWN_QUERY, AfterIdQuery, LimitQuery, cursor, cut, page_size
 from router.services import RouterServices
 from router.views import FileView, ListView, listed
 
-MAX_FIELDS: Final = 8
-"""Fields of an upload form."""
-MAX_FIELD_BYTES: Final = 4 * KIB
-"""One of them."""
-_FORM_FIELDS: Final = ("file", "purpose")
 _SHOWN_CHARS: Final = 100
 """Of an unknown one's name."""
 
@@ -42,10 +37,13 @@ FileId = Annotated[str, Path(description="Id of a file, `file_…`.")]
 
 async def _form_only(_: CallerDep, request: Request) -> None:
     require_form(request.headers)  # of another kind the framework reads nothing, and would only miss the field
-    unknown = [name for name in await request.form() if name not in _FORM_FIELDS]  # parsed by the framework before, and remembered
-    if unknown:
-        name = unknown[0][:_SHOWN_CHARS]
-        raise InvalidRequest(f"{name}: there is no such field; the form has {' and '.join(_FORM_FIELDS)}.", param=name)
+    names = [name for name, _ in (await request.form()).multi_items()]  # parsed by the framework before, and remembered
+    for n, name in enumerate(names):
+        shown = name[:_SHOWN_CHARS]
+        if name not in FORM_FIELDS:
+            raise InvalidRequest(f"{shown}: there is no such field; the form has {' and '.join(FORM_FIELDS)}.", param=shown)
+        if name in names[:n]:
+            raise InvalidRequest(f"{shown}: the form has this field twice: send it once.", param=shown)
 
 
 @router.post(

@@ -94,8 +94,29 @@ def test_a_key_sees_what_it_used(api: Api, client: httpx.Client, key: str) -> No
     found = client.get("/v1/usage", params={"day": mine["day"]}).json()
     assert (found["usage"]["total_tokens"], found["limit_tokens"]) == (45, 1000)
     assert client.get("/v1/usage", params={"day": "2020-01-01"}).json()["usage"]["total_tokens"] == 0
-    assert client.get("/v1/usage", params={"day": "yesterday"}).status_code == 400
+    assert client.get("/v1/usage", params={"day": "9999-12-30"}).json()["ends_at"] == "9999-12-31T00:00:00Z"
     assert client.get("/v1/usage", params={"key": "other"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "day",
+    [
+        "yesterday",
+        "",
+        "9999-12-31",
+        "2026-02-30",
+        "2026-11-30T00:00:00Z",
+        "20261130",
+        "2026-W49-1",
+        "1764460800",
+        "0000-01-01",
+        "٢٠٢٦-11-30",
+    ],
+)
+def test_what_is_no_day_is_told_how_to_write_one(client: httpx.Client, day: str) -> None:
+    answer = client.get("/v1/usage", params={"day": day})
+    assert (answer.status_code, answer.json()["error"]["code"], answer.json()["error"]["param"]) == (400, "invalid_request", "day")
+    assert "YYYY-MM-DD" in answer.json()["error"]["message"]
 
 
 def test_children_are_listed_by_their_parent(api: Api, client: httpx.Client) -> None:

@@ -129,6 +129,37 @@ def test_fields_that_the_form_does_not_have_are_refused_by_name(client: httpx.Cl
     assert client.post("/v1/files", files=file, data={"purpose": "user_data"}).status_code == 201
 
 
+def _parts(*heads: str) -> bytes:
+    return ("".join(f"--b\r\nContent-Disposition: form-data{head}\r\n\r\nx\r\n" for head in heads) + "--b--\r\n").encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "header", "param", "advice"),
+    [
+        (_parts('; name="file"; filename="a"', '; name="file"; filename="b"'), "; boundary=b", "file", "each in a request of its own"),
+        (_parts('; name="file"; filename="a"', '; name="other"; filename="b"'), "; boundary=b", "file", "each in a request of its own"),
+        (_parts('; name="file"; filename="a"', '; name="file"'), "; boundary=b", "file", "send it once"),
+        (_parts('; name="file"', '; name="file"; filename="a"'), "; boundary=b", "file", "send it once"),
+        (_parts('; name="file"; filename="a"', '; name="purpose"', '; name="purpose"'), "; boundary=b", "purpose", "send it once"),
+        (_parts('; name="file"; filename="a"'), "", "Content-Type", "boundary"),
+        (b"", "", "Content-Type", "boundary"),
+        (b"nonsense", "; boundary=b", "file", "curl -F file=@"),
+        (_parts('; filename="a"'), "; boundary=b", "file", "has no name"),
+        (_parts(*['; name="x"'] * 20), "; boundary=b", "file", "8 fields"),
+        (_parts('; name="file"').replace(b"\r\nx", b"\r\n" + b"x" * 5000), "; boundary=b", "file", "with a file name"),
+        (b"--b--\r\n", "; boundary=b", "file", "required"),
+    ],
+)
+def test_a_form_that_is_none_is_told_which_field_and_what_to_do(
+    client: httpx.Client, content: bytes, header: str, param: str, advice: str
+) -> None:
+    answer = client.post("/v1/files", content=content, headers={"content-type": f"multipart/form-data{header}"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "invalid_request", param)
+    assert error["message"].startswith(f"{param}: ")
+    assert advice in error["message"]
+
+
 @pytest.mark.parametrize("name", ["C:\\x", "\\\\host\\x", "a\\b"])
 def test_backslashes_as_browsers_send_them_are_refused(client: httpx.Client, name: str) -> None:
     raw = b'--b\r\nContent-Disposition: form-data; name="file"; filename="' + name.encode() + b'"\r\n\r\nx\r\n--b--\r\n'
