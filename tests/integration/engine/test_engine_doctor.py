@@ -121,7 +121,7 @@ LIVE = [
     ("families.line", "UPDATE jobs SET depth = 1 WHERE id = :job"),
     ("families.over", f"WITH p AS ({AGED}) UPDATE jobs SET parent_id = (SELECT id FROM p) WHERE id = :job"),
     ("families.line", "UPDATE jobs SET parent_id = (SELECT id FROM jobs WHERE id <> :job LIMIT 1) WHERE id = :job"),
-    ("jobs.lease", "UPDATE jobs SET owner = 7 WHERE id = :job"),
+    ("jobs.lease", "UPDATE jobs SET owner = 7, attempt = attempt + 1 WHERE id = :job"),  # a heartbeat under way renews its own attempt only
     ("jobs.scheduler", "UPDATE jobs SET deadline_at = now() - interval '1 hour' WHERE id = :job"),
     ("calls.lease", "UPDATE calls SET status = 'running' WHERE job_id = :job"),
     ("calls.live_job", "UPDATE jobs SET step = 2 WHERE id = :job"),
