@@ -3,6 +3,7 @@
 import pickle
 import time
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from dualtrack.domain import errors
 from dualtrack.domain.ids import first_id, is_id, new_id
 from dualtrack.domain.job import JobSpec
 from dualtrack.domain.lifecycle import CallStatus
-from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.limits import STORED, JobLimits, LimitsChange, PlatformLimits
 from dualtrack.domain.paths import file_name, workspace_path
 from dualtrack.domain.policies import backoff, is_stuck, needs_reflection, waves
 from dualtrack.domain.step import Call, Step
@@ -163,6 +164,36 @@ def test_names_given_twice_count_once_in_their_order() -> None:
 def test_limits_are_numbers(limits: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         JobSpec.model_validate({"instructions": "x", "limits": limits})
+
+
+@pytest.mark.parametrize(
+    "amount",
+    ["1e5", "1E5", " 1 ", "1\n", "", ".5", "5.", "-1", "+1", "-0", "1_0", "٣", "0.0000000001", 1e-10, -0.5, 100_001, [1]],
+)
+def test_what_is_no_amount_of_dollars_is_refused(amount: object) -> None:
+    for model in (JobLimits, LimitsChange):
+        with pytest.raises(ValidationError) as wrong:
+            model.model_validate({"cost_usd": amount})
+        assert wrong.value.errors()[0]["loc"] == ("cost_usd",)
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [
+        (1, "1"), (10, "10"), (0.25, "0.25"), (-0.0, "0"), (0, "0"), (1e5, "100000"), (1e-9, "0.000000001"), (0.1 + 0.2, "0.3"),
+        ("2.50", "2.5"), ("0.0000001", "0.0000001"), ("00", "0"),
+    ],
+)  # fmt: skip
+def test_amounts_of_dollars_are_shown_in_digits_that_can_be_sent_back(amount: object, shown: str) -> None:
+    limits = JobLimits.model_validate({"cost_usd": amount})
+    assert limits.model_dump(mode="json")["cost_usd"] == shown
+    assert JobLimits.model_validate(limits.model_dump(mode="json")) == limits
+    assert not limits.cost_usd.is_signed()
+
+
+@pytest.mark.parametrize(("record", "amount"), [("1E-7", "0.0000001"), ("1E+5", "100000"), ("-0.0", "0"), ("1E-1000", "0"), ("0.0", "0")])
+def test_amounts_as_an_earlier_release_kept_them_are_read(record: str, amount: str) -> None:
+    assert JobLimits.model_validate({"cost_usd": record}, context=STORED).cost_usd == Decimal(amount)
 
 
 def test_a_spec_survives_its_stored_form() -> None:

@@ -19,7 +19,7 @@ from dualtrack.domain.errors import RecordUnreadable
 from dualtrack.domain.family import AwaitedChild, Family
 from dualtrack.domain.job import Job
 from dualtrack.domain.lifecycle import TERMINAL, CallStatus, JobStatus
-from dualtrack.domain.limits import FAMILY_JOBS, LARGEST, JobLimits, PlatformLimits
+from dualtrack.domain.limits import FAMILY_JOBS, LARGEST, STORED, JobLimits, PlatformLimits
 from dualtrack.domain.step import CHILD
 from dualtrack.domain.usage import Usage
 from dualtrack.domain.waiting import Held, Hold
@@ -82,7 +82,7 @@ def family(tx: Transaction, root_id: str) -> list[Member]:
 
 def _limits_of(row: Row[Any], root_id: str) -> JobLimits:
     try:
-        return JobLimits.model_validate(row.limits, extra="ignore")
+        return JobLimits.model_validate(row.limits, extra="ignore", context=STORED)
     except ValidationError as error:
         if row.id == root_id:
             raise RecordUnreadable(f"The limits of job {root_id} can't be read by this release: {error.errors()[0]['msg']}.") from error

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from dualtrack.domain.errors import RecordUnreadable
 from dualtrack.domain.job import Job, JobSpec
 from dualtrack.domain.lifecycle import CallStatus, JobStatus, Phase
-from dualtrack.domain.limits import JobLimits
+from dualtrack.domain.limits import STORED, JobLimits
 from dualtrack.domain.message import Message
 from dualtrack.domain.step import Artifact, Call, Step, StoredFile
 from dualtrack.domain.tool import Effect
@@ -42,7 +42,7 @@ class _Specs:
             if found is not None and found[0] == record:
                 self._read.move_to_end(job_id)
                 return found[1]
-        spec = JobSpec.model_validate(record, extra="ignore")  # a newer release may have written more fields
+        spec = JobSpec.model_validate(record, extra="ignore", context=STORED)  # a newer release may have written more fields
         with self._lock:
             self._read[job_id] = record, spec
             if len(self._read) > self._most:
@@ -88,7 +88,7 @@ def job_of(row: AnyRow) -> Job:
         deadline_at=row.deadline_at,
         summary=row.summary,
         context_tokens=row.context_tokens,
-        limits=spec.limits if row.limits is None else JobLimits.model_validate(row.limits, extra="ignore"),
+        limits=spec.limits if row.limits is None else JobLimits.model_validate(row.limits, extra="ignore", context=STORED),
         key_id=row.key_id,
         hold=Hold(row.hold) if row.hold else None,
         waiting_since=row.waiting_since,

@@ -16,7 +16,7 @@ from dualtrack.db.hook_tables import schedule_runs, schedules
 from dualtrack.db.tables import jobs
 from dualtrack.domain.errors import NotFound, RecordUnreadable
 from dualtrack.domain.job import JobSpec
-from dualtrack.domain.limits import PlatformLimits
+from dualtrack.domain.limits import STORED, PlatformLimits
 from dualtrack.domain.schedule import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
 
 _NO_INPUTS: Final[ColumnElement[Any]] = literal_column("'[]'::jsonb")
@@ -217,7 +217,7 @@ def _schedule_of(row: Row[Any]) -> Schedule:
     secret = webhook.get("secret") if isinstance(webhook, dict) else None
     record = row.spec if secret is None else {**row.spec, "webhook": {**webhook, "secret": None}}
     try:
-        spec = JobSpec.model_validate(record, extra="ignore")  # a newer release may have written more fields
+        spec = JobSpec.model_validate(record, extra="ignore", context=STORED)  # a newer release may have written more fields
     except ValidationError as error:
         raise RecordUnreadable(f"Schedule {row.id} can't be read by this release: {error.errors()[0]['msg']}.") from error
     values = {name: getattr(row, name) for name in Schedule.__dataclass_fields__ if name not in {"spec", "secret"}}

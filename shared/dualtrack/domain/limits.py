@@ -6,10 +6,21 @@ the platform's ceiling. Sizes are bytes, times seconds, money US dollars unless 
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictInt,
+    ValidationInfo,
+    model_validator,
+)
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -48,7 +59,37 @@ LARGEST: Final = {"steps": 10_000, "tokens": 1_000_000_000, "cost_usd": 100_000,
 """The most that a job may be given."""
 Steps = Annotated[StrictInt, Field(ge=1, le=LARGEST["steps"], description="Decisions of the planner.")]
 Tokens = Annotated[StrictInt, Field(ge=1, le=LARGEST["tokens"], description="Input and output tokens of all model calls together.")]
-CostUsd = Annotated[Decimal, Field(ge=0, le=LARGEST["cost_usd"], description="Price of all model calls together, US dollars.")]
+SMALLEST_USD: Final = Decimal("1e-9")
+"""The unit that prices are kept in."""
+STORED: Final = {"stored": True}
+"""Pydantic's context for reading a record: what an earlier release took is read, whatever is taken today."""
+_PLAIN_DECIMAL: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+
+
+def _number(value: object, info: ValidationInfo) -> object:
+    """Of text only amounts as the API itself writes them."""
+    if isinstance(value, str) and info.context != STORED and _PLAIN_DECIMAL.fullmatch(value) is None:
+        raise ValueError("must be a number, or one in plain digits as a string, such as 2.50")
+    return value
+
+
+def _amount(value: Decimal, info: ValidationInfo) -> Decimal:
+    if 0 < value < SMALLEST_USD and info.context != STORED:
+        raise ValueError(f"must be 0 or at least {SMALLEST_USD:f}")
+    return Decimal(_plain(abs(value.quantize(SMALLEST_USD)).normalize()))
+
+
+def _plain(amount: Decimal) -> str:
+    return format(amount, "f")
+
+
+CostUsd = Annotated[
+    Decimal,
+    BeforeValidator(_number),
+    Field(ge=0, le=LARGEST["cost_usd"], description="Price of all model calls together, US dollars."),
+    AfterValidator(_amount),
+    PlainSerializer(_plain, return_type=str, when_used="json"),
+]
 WallTimeS = Annotated[
     StrictInt,
     Field(ge=1, le=LARGEST["wall_time_s"], description="Seconds from acceptance to the end, without those in which it waited."),
