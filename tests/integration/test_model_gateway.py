@@ -20,6 +20,7 @@ from dualtrack.domain.errors import (
     InvalidRequest,
     MalformedAction,
     ModelRateLimited,
+    ModelRefusedRequest,
     ModelTimeout,
     ModelUnavailable,
     UnknownModel,
@@ -38,6 +39,7 @@ FINISH = ToolSpec(
     "finish", "Done.", {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}, Effect.CONTROL
 )
 STEPS = [{"tool": "shell", "arguments": {"command": "ls"}, "thought": "look"}, {"tool": "finish", "arguments": {"answer": "ok"}}]
+UNREADABLE_CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{not json"}}
 DEAD = "http://127.0.0.1:9/v1"
 
 
@@ -125,6 +127,26 @@ def test_lasting_failures_come_out_as_ours(server: str, failure: str, error: typ
         decide(gateway(server, retries=1), request([{"error": failure}]))
     with pytest.raises(error):
         asyncio.run(gateway(server, retries=1).chat(chat_request(failing(failure))))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [UNREADABLE_CALL]}]},
+        {"response_format": {"type": "json_schema", "json_schema": 5}},
+        {"tools": [{"type": "function"}]},
+    ],
+)
+def test_what_can_not_be_put_in_a_providers_terms_is_no_outage(fields: dict[str, Any]) -> None:
+    """LiteLLM's own code breaks over it, and calls that a failing server."""
+    house = ModelSettings(litellm_model="anthropic/house", api_base=DEAD, retries=0)
+    catalog = build_catalog(ModelsSettings(models={"house": house}, tracks={"fast": ["house"], "deep": ["house"]}), {})
+    port = LiteLLMGateway(catalog, environment={})
+    with pytest.raises(ModelUnavailable):  # what can be put so is sent, and nobody is there
+        asyncio.run(port.chat(chat_request()))
+    with pytest.raises(ModelRefusedRequest) as failed:
+        asyncio.run(port.chat(chat_request() | fields))
+    assert failed.value.message.endswith("it can't be put in its provider's terms: check the messages, tools and parameters")
 
 
 def test_a_silent_model_times_out_within_the_request(server: str) -> None:

@@ -102,7 +102,14 @@ def refused(model: type[BaseModel], body: Any) -> domain.DualtrackError:
         (JobSpec, {"instructions": "x", "metadata": {"k\ud800": "x"}}, "metadata", None),
         (ChatBody, {"model": "m", "messages": [{"role": "user", "content": 1}]}, "messages.0.content", None),
         (ChatBody, {"model": "m", "messages": [{"role": "user", "content": [1]}]}, "messages.0.content.0", None),
-        (ChatBody, {"model": "m", "messages": [{"role": "user"}], "tool_choice": 5}, "tool_choice", None),
+        (
+            ChatBody,
+            {"model": "m", "messages": [{"role": "assistant", "content": [{"type": "bogus"}]}]},
+            "messages.0.content.0.type",
+            "messages.0.content.0.type: must be one of 'text', 'refusal'.",
+        ),
+        (ChatBody, {"model": "m", "messages": [{"content": "x"}]}, "messages.0.role", "messages.0.role: is required."),
+        (ChatBody, {"model": "m", "messages": [{"role": "user", "content": "x"}], "tool_choice": 5}, "tool_choice", None),
     ],
 )
 def test_the_field_is_named_as_the_client_wrote_it(model: type[BaseModel], body: Any, param: str | None, message: str | None) -> None:

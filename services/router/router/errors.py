@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from dualtrack.domain import faulty
 from dualtrack.domain.errors import DualtrackError, InfrastructureError, InvalidJSON, InvalidRequest, NotFound, UnknownModel
 from router import faults, forms
 from router.text import require_clean
@@ -222,23 +223,9 @@ def internal(request_id: str) -> DualtrackError:
 
 
 def _place(error: Mapping[str, Any], body: object) -> str:
-    """`("body", "limits", "steps")` as `limits.steps`; the name of a header or query parameter as it is.
-
-    Pydantic adds the branches of a union (`messages.0.content.str`): only what the client sent, or left out, is named.
-    """
+    """`("body", "limits", "steps")` as `limits.steps`; the name of a header or query parameter as it is."""
     where, *rest = error["loc"]
-    if rest and rest[-1] == faults.KEY:  # a key itself is at fault: its object is named
-        rest = rest[:-2]
-    if where != "body":
-        return ".".join(map(str, rest))
-    found = []
-    for n, part in enumerate(rest):
-        if (isinstance(body, dict) and part in body) or (isinstance(body, list) and isinstance(part, int) and part < len(body)):
-            body = body[part]
-        elif n < len(rest) - 1 or error["type"] != "missing":
-            continue
-        found.append(str(part))
-    return ".".join(found) or ".".join(map(str, rest))
+    return faulty.place(error, rest, body) if where == "body" else ".".join(map(str, rest))
 
 
 def from_validation(errors: Sequence[Mapping[str, Any]], body: object, *, is_json: bool = True) -> DualtrackError:
@@ -258,9 +245,7 @@ def from_validation(errors: Sequence[Mapping[str, Any]], body: object, *, is_jso
         if not is_json:
             return UnsupportedMediaType("Send the body as JSON, with the header 'Content-Type: application/json'.")
         return InvalidRequest("The body must be a JSON object.")
-    placed = [(_place(error, body), error) for error in errors]
-    # Every branch of a union complains: the one that came deepest says most.
-    telling = [(at, error) for at, error in placed if not any(other.startswith(f"{at}.") for other, _ in placed)]
+    telling = faulty.telling([(_place(error, body), error) for error in errors])
     sentences = []
     for at, error in telling[:_SHOWN]:
         text = faults.words(error)

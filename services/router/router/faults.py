@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from dualtrack.domain import faulty
+
 _NUMBER: Final = "must be a number"
 _WHOLE: Final = "must be a whole number"
 _BOOLEAN: Final = "must be true or false"
@@ -42,10 +44,10 @@ _WORDS: Final[Mapping[str, str]] = {
     "model_attributes_type": _OBJECT,
     "enum": "must be {expected}",
     "literal_error": "must be {expected}",
+    "union_tag_invalid": "must be one of {expected_tags}",
+    "union_tag_not_found": "is required",
 }
 """By Pydantic's error type, with the values of its context."""
-KEY: Final = "[key]"
-"""Where Pydantic means an object's key, not its value."""
 _NO_FILE: Final = "Expected UploadFile"
 """How FastAPI begins to say that a form's field is no file."""
 
@@ -57,4 +59,4 @@ def words(error: Mapping[str, Any]) -> str:
         return "must be sent as a file, with a file name, not as a text field"
     found = _WORDS.get(error["type"])
     text = found.format_map(error.get("ctx", {})) if found is not None else message.replace("Input should be", "must be")
-    return f"one of its keys {text}" if error["loc"][-1] == KEY else text
+    return f"one of its keys {text}" if error["loc"][-1] == faulty.KEY else text

@@ -7,23 +7,16 @@ as orders to itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from dualtrack.domain import faulty
 from dualtrack.domain.errors import InvalidRequest
+from dualtrack.models.chat_messages import ChatMessage
 from dualtrack.models.prompts import LOCAL_CHAT_SYSTEM_PROMPT
 
 _STANDING_ORDERS: Final = frozenset({"system", "developer"})
-
-
-class _Loose(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True)
-
-
-class _Message(_Loose):
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[dict[str, Any]] | None = None
 
 
 class _StreamOptions(BaseModel):
@@ -38,7 +31,7 @@ class ChatBody(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
     model: Annotated[str, Field(min_length=1)]
-    messages: Annotated[list[_Message], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     logit_bias: dict[str, float] | None = None
     logprobs: bool | None = None
@@ -86,6 +79,6 @@ def chat_body(body: Mapping[str, Any]) -> ChatBody:
     try:
         return ChatBody.model_validate(dict(body))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        param = ".".join(str(part) for part in first["loc"])
+        found = error.errors(include_url=False, include_input=False)
+        param, first = faulty.telling([(faulty.place(fault, fault["loc"], body), fault) for fault in found])[0]
         raise InvalidRequest(f"{param}: {first['msg']}.", param=param) from error
