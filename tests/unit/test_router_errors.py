@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from dualtrack.domain import conflicts
 from dualtrack.domain import errors as domain
 from dualtrack.domain.job import JobSpec
 from dualtrack.models.chat_body import ChatBody
@@ -161,6 +162,7 @@ def test_the_docs_list_every_code_with_its_status() -> None:
 def test_every_conflict_has_a_code_of_its_own_that_a_program_can_tell_from_the_others() -> None:
     ours = {cls for cls in _family(domain.Conflict) if cls.__module__.startswith("dualtrack.domain")}
     codes = {cls.code for cls in ours}
+    assert conflicts.JobEnded in ours
     assert len(ours) == len(codes) > 15
     for cls in ours:
         assert errors.status_of(cls("Not now.", param="step")) == 409
