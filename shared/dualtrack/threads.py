@@ -10,7 +10,7 @@ from typing import Final
 
 _LOG: Final = logging.getLogger(__name__)
 
-Work = Callable[[], None]
+Act = Callable[[], None]
 
 
 class Threads:
@@ -27,8 +27,8 @@ class Threads:
         self.most: Final = most
         self._name = name
         self._lock = threading.Lock()
-        self._ready: deque[Work] = deque()
-        self._spare: deque[Work] = deque()
+        self._ready: deque[Act] = deque()
+        self._spare: deque[Act] = deque()
         """What is to wait until nothing else does."""
         self._threads: list[threading.Thread] = []
         self._idle: list[threading.Lock] = []
@@ -38,7 +38,7 @@ class Threads:
         """A thread was woken, or started, and has not looked for work since."""
         self._closed = False
 
-    def put(self, work: Work, *, awake: bool = False, last: bool = False) -> None:
+    def put(self, work: Act, *, awake: bool = False, last: bool = False) -> None:
         """Have it done.
 
         Args:
@@ -110,7 +110,7 @@ class Threads:
             wake.acquire()
             woken = True
 
-    def _take(self, wake: threading.Lock, woken: bool) -> Work | None:  # noqa: FBT001 - it is all that it says
+    def _take(self, wake: threading.Lock, woken: bool) -> Act | None:  # noqa: FBT001 - it is all that it says
         """The next piece; None: there is none, and `wake` is released once there is."""
         with self._lock:
             if woken:
